@@ -31,7 +31,7 @@ def format_bytes(value: float | None) -> str:
         return NA_TEXT
     size = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:  # noqa: PLR2004
+        if abs(size) < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{_short(size)} {unit}"
         size /= 1024
     return f"{_short(size)} TiB"
@@ -41,7 +41,7 @@ def format_ms(value: float | None) -> str:
     """Milliseconds, in seconds from ten seconds on: 12.34 -> "12.3 ms", 12340 -> "12.3 s"."""
     if value is None:
         return NA_TEXT
-    return f"{value / 1000:.1f} s" if abs(value) >= 10_000 else f"{_short(value)} ms"  # noqa: PLR2004
+    return f"{value / 1000:.1f} s" if abs(value) >= 10_000 else f"{_short(value)} ms"
 
 
 def format_rate(value: float | None) -> str:
@@ -54,8 +54,8 @@ def format_duration(seconds: float | None) -> str:
     if seconds is None:
         return NA_TEXT
     whole = round(seconds)
-    if whole < 60:  # noqa: PLR2004
-        return f"{seconds:.1f}s" if seconds < 10 else f"{whole}s"  # noqa: PLR2004
+    if whole < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{whole}s"
     hours, rest = divmod(whole, 3600)
     minutes, left = divmod(rest, 60)
     return f"{hours}h {minutes:02d}m" if hours else f"{minutes}m {left:02d}s"
@@ -146,7 +146,7 @@ def _short(value: float) -> str:
     """Three significant digits without an exponent."""
     if not math.isfinite(value):
         return NA_TEXT
-    if abs(value) >= 100:  # noqa: PLR2004
+    if abs(value) >= 100:
         return f"{value:.0f}"
     return f"{value:.3g}"
 
