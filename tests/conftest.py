@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
@@ -27,8 +28,9 @@ def build_has_rpc() -> bool:
 
 
 def find_tool(name: str) -> str | None:
-    """llama.cpp's own tool of the same build, beside the interpreter."""
-    return shutil.which(name, path=str(Path(sys.prefix) / "bin"))
+    """llama.cpp's own tool of the same build: beside the interpreter, or beside the package where the wheel puts it."""
+    places = (Path(sys.prefix) / "bin", Path(sysconfig.get_path("purelib")) / "bin")
+    return shutil.which(name, path=os.pathsep.join(map(str, places)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

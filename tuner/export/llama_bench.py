@@ -13,8 +13,8 @@ from tuner.units import format_rate
 class LlamaBench(Export):
     """Two `llama-bench` command lines, one for each phase.
 
-    The first reads the prompt at the workload's depth (`-p P -d D`), the second writes the answer after it (`-n N -d D+P`). They are
-    two because llama-bench has one number of threads for both phases. A comment tells the figure to expect.
+    The first reads the prompt at the workload's depth (`-p P -d D`), the second writes the answer after it (`-n N -d D+P`).
+    They are two because llama-bench has one number of threads for both phases. A comment tells the figure to expect.
     """
 
     name = "llama-bench"

@@ -62,9 +62,9 @@ if __name__ == "__main__":
 class LlamaCppPython(Export):
     """A runnable Python file for `llama_cpp.Llama`.
 
-    It sets what Llama() would otherwise set differently from llama.cpp (threads, flash attention, sliding-window cache, YaRN) and
-    prints one short completion when run. Llama() swallows arguments it does not know, so what it cannot express is named in
-    comments and not written as an argument.
+    It sets what Llama() would otherwise set differently from llama.cpp (threads, flash attention, sliding-window cache, YaRN)
+    and prints one short completion when run. Llama() swallows arguments it does not know, so what it cannot express is named
+    in comments and not written as an argument.
     """
 
     name = "llama-cpp-python"
@@ -79,7 +79,7 @@ class LlamaCppPython(Export):
         config = report.best.config
         checks = (
             (config.flash_attn == "auto", "flash_attn auto: Llama() knows only on and off; off is written."),
-            (config.parallel > 1, f"parallel {config.parallel}: Llama() holds one sequence; the context of one slot is written."),
+            (config.parallel > 1, f"parallel {config.parallel}: Llama() holds one sequence; one slot's context is written."),
             (config.n_cpu_moe > 0, f"n_cpu_moe {config.n_cpu_moe}: not available in Llama()."),
             (config.load_mode == "auto", "load_mode auto: Llama() always decides; mapping the file is written."),
             (config.load_mode == "dio", "load_mode dio: not available in Llama(); a plain read is written."),

@@ -26,9 +26,9 @@ _OLD_LOAD_FLAGS: Final = {
 class LlamaServer(Export):
     """A shell-quoted `llama-server` command line.
 
-    Every setting that was measured is written out, so that a later change of llama.cpp's defaults changes nothing. The context
-    (`--ctx-size`) is the total over all slots; a comment says how much each slot gets. The flags follow the llama.cpp build that
-    the result was measured with. Add `--host` and `--port` to taste.
+    Every setting that was measured is written out, so that a later change of llama.cpp's defaults changes nothing. The
+    context (`--ctx-size`) is the total over all slots; a comment says how much each slot gets. The flags follow the llama.cpp
+    build that the result was measured with. Add `--host` and `--port` to taste.
     """
 
     name = "llama-server"

@@ -1,0 +1,95 @@
+"""The words of a report: the verdict first, numbers with units and depth, nothing better than it is."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tests.builders.reports import DEFAULT, TUNED, report, side
+from tuner.report import Gain
+from tuner.report.summary import build_measure_command, describe_verdict, find_changes, find_missed_limits, render_summary
+from tuner.workload import PRESETS, Workload
+
+
+def gain(metric: str = "latency", ratio: float = 2.1, low: float = 1.95, high: float = 2.26, *, significant: bool = True) -> Gain:
+    return Gain(metric=metric, ratio=ratio, ci95=(low, high), significant=significant, rounds=6)
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("ttft", "First token 2.10× sooner than the default [1.95, 2.26]."),
+        ("tpot", "Every further token 2.10× faster than the default [1.95, 2.26]."),
+        ("latency", "The whole answer 2.10× sooner than the default [1.95, 2.26]."),
+        ("throughput", "2.10× more tokens per second than the default [1.95, 2.26]."),
+    ],
+)
+def test_a_gain_is_told_with_its_interval(metric: str, words: str) -> None:
+    assert describe_verdict(report(gain=gain(metric))) == words
+
+
+def test_the_default_may_win() -> None:
+    tie = report(best=DEFAULT, gain=gain(ratio=1.0, low=0.99, high=1.01, significant=False))
+    assert "default is already best" in describe_verdict(tie)
+
+
+def test_a_difference_inside_the_noise_is_none() -> None:
+    """28.83 against 28.79 tok/s with 3 % spread."""
+    noise = report(gain=gain("throughput", 1.0014, 0.97, 1.03, significant=False))
+    assert describe_verdict(noise).startswith("No significant difference")
+
+
+def test_a_default_that_misses_a_limit_is_said_so() -> None:
+    tight = report(limits=("tpot<=6ms",), gain=gain(ratio=0.8, low=0.7, high=0.9, significant=False))
+    assert "The default misses tpot<=6ms" in describe_verdict(tight)
+
+
+@pytest.mark.parametrize(
+    ("limit", "missed"),
+    [("tpot<=10ms", False), ("tpot<=9ms", True), ("memory<=100MiB", True), ("ctx_size>=512", False), ("ctx_size>=1k", True),
+     ("throughput>=101", True)],
+)  # fmt: skip
+def test_limits_are_looked_at(limit: str, missed: bool) -> None:
+    assert bool(find_missed_limits(side(DEFAULT), (limit,))) is missed
+
+
+def test_changes_are_found_by_name() -> None:
+    changes = find_changes(DEFAULT, TUNED)
+    assert changes["ubatch_size"] == (512, 256)
+    assert set(changes) == {"ubatch_size", "threads", "threads_batch", "flash_attn", "cache_type_k"}
+
+
+def test_the_summary_names_depth_units_and_changes() -> None:
+    text = draw(report(workload=PRESETS["chat"], notes=("the machine was busy",), pareto=(side(TUNED), side(DEFAULT))))
+    for part in ("Measured @ depth 2048", "200 ms", "2.00×", "200 MiB", "ubatch_size", "the machine was busy", "67 %"):
+        assert part in text, part
+
+
+def test_a_phase_that_was_not_measured_has_no_row() -> None:
+    assert "TTFT" not in draw(report(baseline=_decode_only(), best=_decode_only()))
+
+
+def test_the_command_measures_the_same_point() -> None:
+    command = build_measure_command(report())
+    assert command is not None
+    assert command.startswith("rooftune measure '/models/smol lm2.gguf' --workload quick")
+    assert "--set ubatch_size=256" in command
+    assert "--set flash_attn=off" in command
+
+
+def test_a_workload_of_ones_own_has_no_such_command() -> None:
+    assert build_measure_command(report(workload=Workload(name="quick", prompt_tokens=1, output_tokens=2))) is None
+
+
+def _decode_only():
+    from tuner.report import Side
+
+    return Side(config=TUNED, ttft_ms=None, tpot_ms=5.0, latency_ms=None, throughput_tps=200.0, memory_bytes=1)
+
+
+def draw(tuned) -> str:
+    console = Console(file=io.StringIO(), width=120, markup=False)
+    console.print(*render_summary(tuned), sep="\n")
+    return console.file.getvalue()
