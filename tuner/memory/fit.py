@@ -1,0 +1,163 @@
+"""Whether a footprint fits a machine, and how much context would. Every refusal shows its arithmetic.
+
+What is unknown never refuses: only memory that is known to be needed counts against memory that is known to be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from tuner.hardware.record import HardwareProfile
+from tuner.memory.cache import use_cache_type
+from tuner.memory.estimate import estimate_footprint
+from tuner.memory.record import HOST, Footprint, FrontEnd, Part
+from tuner.model.spec import ModelSpec
+from tuner.runconfig import CONTEXT_PADDING, RunConfig
+from tuner.units import format_bytes
+
+_GIB: Final = 2**30
+_RESERVED_SHARE: Final = 0.05
+_MOST_CONTEXT: Final = 2**24
+
+_NAMES: Final = {
+    "weights": "weights",
+    "kv": "KV cache",
+    "recurrent": "recurrent state",
+    "compute": "compute buffers",
+    "output": "output buffer",
+    "projector": "projector",
+    "draft": "draft model",
+}
+
+ComputeOf = Callable[[RunConfig], int | None]
+"""Compute buffers of a configuration, bytes; None: unknown."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model may take: free memory less a reserve, never the total."""
+
+    host_bytes: int | None
+    """Main memory that is available, bytes; None: unknown."""
+    devices: tuple[tuple[str, int | None], ...] = ()
+    """(device, free bytes); None: unknown."""
+    unified: bool = False
+    """Devices and host share one memory: one budget, `host_bytes`."""
+    reserve_bytes: int | None = None
+    """Left alone in each memory, bytes; None: a twentieth, 1 GiB at most."""
+
+    def on(self, device: str) -> int | None:
+        """What may be taken there, bytes; None: unknown."""
+        free = self.host_bytes if device == HOST or self.unified else dict(self.devices).get(device)
+        if free is None:
+            return None
+        reserve = min(_GIB, int(free * _RESERVED_SHARE)) if self.reserve_bytes is None else self.reserve_bytes
+        return max(0, free - reserve)
+
+
+def find_budget(machine: HardwareProfile, *, reserve_bytes: int | None = None, returned_bytes: int = 0) -> Budget:
+    """The budget of `machine`; `returned_bytes` come back to it before the model is loaded (a model about to be unloaded).
+
+    Under WSL twice the reserve is kept, because there a device spills into main memory without an error.
+    """
+    host = machine.limits.memory_available_bytes
+    if host is None:
+        host = machine.memory.available_bytes
+    unified = machine.unified_memory
+    devices = [(device.name, device.free_bytes) for device in machine.devices]
+    if unified and host is None:
+        host = next((free for _, free in devices if free is not None), None)
+    offloads = bool(devices) and not unified
+    if returned_bytes and offloads:
+        devices = [(name, None if free is None else free + returned_bytes) for name, free in devices[:1]] + devices[1:]
+    elif returned_bytes and host is not None:
+        host += returned_bytes
+    if reserve_bytes is None and machine.environment.wsl and devices:
+        reserve_bytes = 2 * _GIB
+    return Budget(host_bytes=host, devices=tuple(devices), unified=unified, reserve_bytes=reserve_bytes)
+
+
+def explain_misfit(footprint: Footprint, budget: Budget) -> str | None:
+    """One sentence with the sum that does not fit, or None when it fits or cannot be known not to."""
+    if budget.unified:
+        return _compare("the memory that CPU and device share", footprint.parts, budget.on(HOST))
+    for device in footprint.devices:
+        place = "main memory" if device == HOST else device
+        parts = tuple(part for part in footprint.parts if part.device == device)
+        if (found := _compare(place, parts, budget.on(device))) is not None:
+            return found
+    return None
+
+
+def find_misfit(
+    model: ModelSpec,
+    config: RunConfig,
+    budget: Budget,
+    *,
+    front_end: FrontEnd = "llama-server",
+    machine: HardwareProfile | None = None,
+    projected: dict[str, int] | None = None,
+) -> str | None:
+    """Why `config` does not fit `budget`, with the arithmetic; None when it fits or nobody can say."""
+    return explain_misfit(
+        estimate_footprint(model, config, front_end=front_end, machine=machine, projected=projected), budget
+    )
+
+
+def largest_context(
+    model: ModelSpec,
+    config: RunConfig,
+    budget: Budget,
+    *,
+    cache_type: str | None = None,
+    front_end: FrontEnd = "llama-server",
+    machine: HardwareProfile | None = None,
+    compute_of: ComputeOf | None = None,
+    limit: int | None = None,
+) -> int:
+    """The largest ctx_size that fits, a multiple of 256 per slot, tokens; 0 when not even one padding step fits.
+
+    At most `limit`, by default the training context of each slot. `compute_of` gives better compute bytes than the bound.
+    """
+    slots = max(1, config.parallel)
+    step = CONTEXT_PADDING * slots
+    most = limit or (model.context_length or _MOST_CONTEXT) * slots
+    base = config if cache_type is None else use_cache_type(config, cache_type)
+
+    def fits(steps: int) -> bool:
+        point = base.replace(ctx_size=min(steps * step, most))
+        footprint = estimate_footprint(model, point, front_end=front_end, machine=machine)
+        known = _with_compute(footprint, compute_of(point) if compute_of else None)
+        return explain_misfit(known, budget) is None
+
+    low, high = 0, -(-most // step)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return min(low * step, most)
+
+
+def _with_compute(footprint: Footprint, n_bytes: int | None) -> Footprint:
+    if n_bytes is None:
+        return footprint
+    parts = tuple(
+        Part(cause="compute", device=part.device, n_bytes=n_bytes, basis="asked") if part.cause == "compute" else part
+        for part in footprint.parts
+    )
+    return Footprint(parts=parts, notes=footprint.notes)
+
+
+def _compare(place: str, parts: tuple[Part, ...], available: int | None) -> str | None:
+    """The bounds "at least" count: more is needed for certain; "at most" does not."""
+    counted = [part for part in parts if part.n_bytes and part.basis != "at most"]
+    needed = sum(part.n_bytes or 0 for part in counted)
+    if available is None or needed <= available:
+        return None
+    sums: dict[str, int] = {}
+    for part in counted:
+        sums[_NAMES[part.cause]] = sums.get(_NAMES[part.cause], 0) + (part.n_bytes or 0)
+    arithmetic = " + ".join(f"{name} {format_bytes(size)}" for name, size in sums.items())
+    at_least = "at least " if any(part.basis == "at least" for part in counted) else ""
+    return f"It needs {at_least}{format_bytes(needed)} of {place} ({arithmetic}), and {format_bytes(available)} is available."
