@@ -1,0 +1,215 @@
+"""Proves a gain, or that there is none.
+
+Finalists and the default are run in turn on fresh contexts (A B C A B C …, the order rotated), so that drift of the machine meets
+all alike. The rounds that choose the finalist have no part in the gain: the interval comes from later rounds only.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any, Final
+
+import msgspec
+
+from tuner.errors import NothingFeasibleError
+from tuner.measure.statistics import paired_ratio
+from tuner.runconfig import RunConfig
+from tuner.study.attempt import Attempt
+from tuner.study.bench import Bench, rescore
+from tuner.study.events import RoundFinished
+from tuner.study.merging import merge_outcomes
+from tuner.study.ranking import Cost, count_changes, find_cost
+from tuner.study.result import Gain
+from tuner.study.strategy import plan_full
+from tuner.trial import Trial
+
+SELECTION_ROUNDS: Final = 3
+LEAST_ROUNDS: Final = 5
+MOST_ROUNDS: Final = 20
+NARROW: Final = 0.015
+"""Half the width of the interval, as a share, at which no further round is needed."""
+_CLEAR: Final = 3.0
+"""Half widths between the ratio and 1 at which the sign is beyond doubt; far more than the interval itself asks for."""
+_EQUAL: Final = 0.01
+"""Finalists nearer than this in selection are told apart by how simple they are."""
+
+
+class Finalist(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration that the confirmation runs."""
+
+    trial: Trial
+    """Its best attempt in the search."""
+    values: dict[str, Any]
+    """The searched settings as proposed."""
+
+
+class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the confirmation says."""
+
+    baseline: Trial
+    """With the figures of all its runs here."""
+    best: Trial
+    """The winner with its figures, or the baseline."""
+    finalists: tuple[Trial, ...]
+    """Best first, with their figures here."""
+    gain: Gain
+    """Of the fixed finalist against the default."""
+    rounds: tuple[Trial, ...]
+    """Every run, in order."""
+
+
+class Confirmation:
+    """Runs the rounds."""
+
+    def __init__(self, bench: Bench, baseline: Finalist, finalists: list[Finalist]) -> None:
+        self._bench = bench
+        self._baseline = baseline
+        self._finalists = list(finalists)
+        self._runs: list[Attempt] = []
+        self._longest_run_s = 0.0
+
+    def confirm(self) -> Confirmed:
+        """Select, then compare. Raises NothingFeasibleError when the default stopped working."""
+        if not self._finalists:
+            self._repeat([self._baseline], SELECTION_ROUNDS, selecting=True)
+            return self._conclude(None, self._make_gain(None))
+        if self._bench.request.goals[0] == "context":
+            self._repeat([self._baseline, *self._finalists], 1, selecting=True)
+            winner = self._select()
+            return self._conclude(winner, self._compare_contexts(winner))
+        if len(self._finalists) > 1:
+            self._repeat([self._baseline, *self._finalists], SELECTION_ROUNDS, selecting=True)
+        winner = self._select()
+        if winner is None:
+            return self._conclude(None, self._make_gain(None))
+        gain = self._compare(winner)
+        return self._conclude(winner, gain)
+
+    def _repeat(self, runners: list[Finalist], rounds: int, *, selecting: bool) -> None:
+        for number in range(1, rounds + 1):
+            if not self._has_time(len(runners)):
+                return
+            self._run_round(runners, number, selecting=selecting)
+            self._bench.emit(RoundFinished(number=number, selecting=selecting, ratio=None, low=None, high=None))
+
+    def _run_round(self, runners: list[Finalist], number: int, *, selecting: bool) -> None:
+        shift = number % len(runners)
+        for runner in runners[shift:] + runners[:shift]:
+            before = self._bench.elapsed_s
+            plan = plan_full(self._bench.request, samples=1, fresh=True)
+            attempt = self._bench.run_round(runner.values, plan, number=number, selecting=selecting)
+            self._runs.append(attempt)
+            self._longest_run_s = max(self._longest_run_s, self._bench.elapsed_s - before)
+            if runner is self._baseline:
+                self._check_baseline(attempt)
+
+    def _check_baseline(self, attempt: Attempt) -> None:
+        """The default ran at the start; where it fails again and again now, something broke (a file that vanished)."""
+        mine = [run for run in self._runs if run.trial.config == attempt.trial.config]
+        if len(mine) >= 2 and all(run.trial.score is None for run in mine[-2:]):
+            reason = attempt.trial.reason or attempt.trial.state
+            raise NothingFeasibleError(
+                f"The default configuration stopped working: {reason}.",
+                f"What was measured is kept; go on with --resume {self._bench.record.name}.",
+            )
+
+    def _has_time(self, runs: int) -> bool:
+        return self._bench.elapsed_s + runs * self._longest_run_s <= self._bench.request.budget_s
+
+    def _select(self) -> Finalist | None:
+        """The finalist to compare: feasible, best by its median here, of near equals the simplest."""
+        costs = [(cost, finalist) for finalist in self._finalists if (cost := self._median_cost(finalist)) is not None]
+        if not costs:
+            return None
+        best = min(cost for cost, _ in costs)
+        near = [(cost, finalist) for cost, finalist in costs if cost.is_within(best, _EQUAL)]
+        default = self._baseline.trial.config
+        return min(near, key=lambda pair: (count_changes(pair[1].trial.config, default), pair[0]))[1]
+
+    def _median_cost(self, finalist: Finalist) -> Cost | None:
+        """Without rounds here, the figure from the search; None where it failed here."""
+        mine = [run.trial for run in self._runs if run.trial.config == finalist.trial.config]
+        costs = [find_cost(trial.score, self._bench.request.goals) for trial in mine if trial.score]
+        if mine and not costs:
+            return None
+        if not costs:
+            return self._bench.history.cost(finalist.trial)
+        return Cost(
+            missed=statistics.median(cost.missed for cost in costs), value=statistics.median(cost.value for cost in costs)
+        )
+
+    def _compare(self, winner: Finalist) -> Gain:
+        gain = self._make_gain(winner)
+        for number in range(1, MOST_ROUNDS + 1):
+            if not self._has_time(2) or self._fails_again(winner):
+                break
+            self._run_round([self._baseline, winner], number, selecting=False)
+            gain = self._make_gain(winner)
+            self._bench.emit(
+                RoundFinished(number=number, selecting=False, ratio=gain.ratio, low=gain.low, high=gain.high)
+            )
+            if gain.rounds >= LEAST_ROUNDS and _is_decided(gain):
+                break
+        return gain
+
+    def _fails_again(self, winner: Finalist) -> bool:
+        mine = [run for run in self._runs if run.trial.config == winner.trial.config]
+        return len(mine) >= 2 and all(run.trial.score is None for run in mine[-2:])
+
+    def _make_gain(self, winner: Finalist | None) -> Gain:
+        metric = self._bench.request.goals[0]
+        defaults, bests = self._pair_up(winner) if winner else ([], [])
+        if not defaults:
+            return Gain(metric=metric, ratio=1.0, low=1.0, high=1.0, significant=False, rounds=0)
+        ratio, low, high = paired_ratio(defaults, bests)
+        return Gain(
+            metric=metric, ratio=ratio, low=low, high=high, significant=len(defaults) >= LEAST_ROUNDS and low > 1.0, rounds=len(defaults)
+        )
+
+    def _pair_up(self, winner: Finalist) -> tuple[list[float], list[float]]:
+        """Costs of the default and of the winner in the rounds that count, where both have a figure."""
+        goals = self._bench.request.goals
+        rounds: dict[int, dict[RunConfig, float]] = {}
+        for run in self._runs:
+            if not run.selecting and run.trial.score:
+                rounds.setdefault(run.round, {})[run.trial.config] = find_cost(run.trial.score, goals).value
+        default, best = self._baseline.trial.config, winner.trial.config
+        pairs = [(costs[default], costs[best]) for costs in rounds.values() if default in costs and best in costs]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def _compare_contexts(self, winner: Finalist | None) -> Gain:
+        """Context sizes are exact: the ratio has no interval."""
+        if winner is None:
+            return self._make_gain(None)
+        ratio = winner.trial.config.ctx_size / max(1, self._baseline.trial.config.ctx_size)
+        return Gain(metric="context", ratio=ratio, low=ratio, high=ratio, significant=ratio > 1.0, rounds=0)
+
+    def _conclude(self, winner: Finalist | None, gain: Gain) -> Confirmed:
+        baseline = self._with_figures(self._baseline)
+        finalists = sorted(self._finalists, key=lambda finalist: finalist is not winner)
+        told = tuple(self._with_figures(finalist) for finalist in finalists)
+        best = told[0] if winner is not None and self._wins(told[0], baseline, gain) else baseline
+        return Confirmed(
+            baseline=baseline, best=best, finalists=told, gain=gain, rounds=tuple(run.trial for run in self._runs)
+        )
+
+    def _wins(self, winner: Trial, baseline: Trial, gain: Gain) -> bool:
+        """A gain that is shown, or a default that breaks the limits where the winner keeps them."""
+        if winner.score is None or not winner.score.is_feasible:
+            return False
+        return gain.significant or (baseline.score is not None and not baseline.score.is_feasible)
+
+    def _with_figures(self, finalist: Finalist) -> Trial:
+        outcomes = [
+            run.trial.outcome for run in self._runs if run.trial.config == finalist.trial.config and run.trial.score and run.trial.outcome
+        ]
+        return rescore(finalist.trial, merge_outcomes(outcomes), self._bench.request) if outcomes else finalist.trial
+
+
+def _is_decided(gain: Gain) -> bool:
+    """Narrow enough, or so far from 1 that more rounds cannot change the sign."""
+    if gain.low <= 0 or not math.isfinite(gain.high):
+        return False
+    half = math.log(gain.high / gain.low) / 2
+    return half <= NARROW or abs(math.log(gain.ratio)) > _CLEAR * half

@@ -1,0 +1,256 @@
+"""The study from start to end: baseline, search, confirmation. Points come from a strategy, figures from a measurer, and every
+attempt is stored before the next one starts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from tuner.errors import NothingFeasibleError
+from tuner.measure.record import Measurer
+from tuner.runconfig import RunConfig
+from tuner.study.attempt import Attempt
+from tuner.study.bench import Bench, Stop
+from tuner.study.confirm import Confirmation, Confirmed, Finalist
+from tuner.study.events import BestChanged, Note, StageStarted, StudyEvent, StudyFinished
+from tuner.study.history import History
+from tuner.study.physics import PhysicsStrategy
+from tuner.study.points import find_config
+from tuner.study.ranking import find_front
+from tuner.study.record import StudyRecord, open_record
+from tuner.study.request import CONFIRM_SHARE, StudyRequest
+from tuner.study.result import StudyResult
+from tuner.study.sampled import SampledStrategy
+from tuner.study.shrinking import list_smaller
+from tuner.study.strategy import Proposal, Strategy, plan_full
+from tuner.trial import Trial
+
+MOST_FAILURES: Final = 5
+"""Failed runs in a row after which the search ends."""
+MOST_FINALISTS: Final = 3
+_FINALIST_SHARE: Final = 0.05
+"""Finalists are at most this much worse than the best of the search."""
+_MEMORY: Final = frozenset({"does_not_fit", "out_of_memory"})
+
+
+def run_study(
+    request: StudyRequest,
+    measurer: Measurer,
+    *,
+    emit: Callable[[StudyEvent], None],
+    find_misfit: Callable[[RunConfig], str | None],
+    clock: Callable[[], float],
+    stop: Stop,
+) -> StudyResult:
+    """Tune. `find_misfit` says why a point does not fit before it is run; `clock` gives seconds that never go back.
+
+    Raises StorageError, BadInputError or UsageError for a storage or name that cannot be used, NothingFeasibleError when there is
+    no answer, InterruptedRunError when the user stopped; what was measured is stored in every case.
+    """
+    record = open_record(request)
+    history = History(request.goals, find_config(request.space, {}))
+    bench = Bench(
+        request=request,
+        record=record,
+        measurer=measurer,
+        history=history,
+        emit=emit,
+        find_misfit=find_misfit,
+        clock=clock,
+        stop=stop,
+    )
+    try:
+        result = _Study(request, record, bench).run()
+    except NothingFeasibleError:
+        record.release()
+        raise
+    record.save_result(_summarise(result))
+    record.release()
+    emit(StudyFinished(result=result))
+    return result
+
+
+class _Study:
+    """The stages of one study."""
+
+    def __init__(self, request: StudyRequest, record: StudyRecord, bench: Bench) -> None:
+        self._request, self._record, self._bench, self._history = request, record, bench, bench.history
+        self._best: Trial | None = None
+        self._notes: list[str] = []
+
+    def run(self) -> StudyResult:
+        self._bench.emit(StageStarted(stage="baseline", title="The default configuration"))
+        baseline = self._find_baseline()
+        self._see_best(baseline)
+        strategy = self._make_strategy()
+        stop_reason = self._search(strategy)
+        self._bench.adopt_stored()
+        self._check_feasible()
+        self._bench.emit(StageStarted(stage="confirm", title="The finalists and the default in turn"))
+        finalists = self._find_finalists(baseline)
+        default = Finalist(trial=baseline.trial, values=baseline.values)
+        confirmed = Confirmation(self._bench, default, finalists).confirm()
+        return self._make_result(confirmed, stop_reason)
+
+    def _find_baseline(self) -> Attempt:
+        """The default configuration; where memory is too small for it, once more with less."""
+        request, space = self._request, self._request.space
+        default = self._try_baseline(space.values_of(space.baseline))
+        if default.trial.score is not None:
+            return default
+        if default.trial.state in _MEMORY:
+            for values in list_smaller(space, request.workload, self._bench.fits):
+                self._note(f"The default configuration does not fit ({default.trial.reason}); a smaller one takes its place.")
+                retry = self._try_baseline(values)
+                if retry.trial.score is not None:
+                    self._history.baseline = retry.trial.config
+                    return retry
+                break
+        trial = default.trial
+        raise NothingFeasibleError(
+            f"The default configuration does not run ({trial.state.replace('_', ' ')}): {trial.reason or 'no reason given'}.",
+            "Change it with --set, or give a smaller model or workload.",
+        )
+
+    def _try_baseline(self, values: dict[str, Any]) -> Attempt:
+        plan = plan_full(self._request)
+        return self._bench.try_point(Proposal(values=values, plan=plan, stage="baseline", thorough=True))
+
+    def _make_strategy(self) -> Strategy:
+        if self._request.strategy == "physics":
+            return PhysicsStrategy(self._request, note=self._note)
+        return SampledStrategy(self._request)
+
+    def _search(self, strategy: Strategy) -> str:
+        """Try what the strategy proposes; why it ended, in plain words."""
+        stage = None
+        while True:
+            self._history.spent_share = self._bench.elapsed_s / max(1e-9, self._request.budget_s * (1 - CONFIRM_SHARE))
+            if (reason := self._find_stop_reason()) is not None:
+                return reason
+            proposal = strategy.propose(self._history)
+            if proposal is None:
+                return strategy.stop_reason
+            if proposal.stage != stage:
+                stage = proposal.stage
+                title = "Short runs, one group of settings after another" if stage == "screen" else "Full-length runs"
+                self._bench.emit(StageStarted(stage=stage, title=title))
+            attempt = self._bench.try_point(
+                proposal,
+                lambda config, outcome, proposal=proposal: strategy.extend(self._history, proposal, config, outcome),
+            )
+            self._see_best(attempt)
+
+    def _find_stop_reason(self) -> str | None:
+        if self._history.count_last_failures() >= MOST_FAILURES:
+            last = next(a.trial for a in reversed(self._history.attempts) if a.was_run)
+            self._note(f"{MOST_FAILURES} runs in a row failed, the last one because: {last.reason or last.state}.")
+            return f"{MOST_FAILURES} runs in a row failed"
+        if self._request.trials is not None and self._history.count_run() >= self._request.trials:
+            return f"all {self._request.trials} trials used"
+        return "budget used" if self._history.spent_share >= 1.0 else None
+
+    def _see_best(self, attempt: Attempt) -> None:
+        """Tell when a point beats all before; unconfirmed."""
+        cost = self._history.cost(attempt.trial)
+        if cost is None or attempt.purpose != "point" or not self._is_allowed(attempt.trial.config):
+            return
+        best = self._history.cost(self._best) if self._best else None
+        if best is not None and not cost.beats(best):
+            return
+        self._best = attempt.trial
+        default = next((self._history.cost(t) for t in self._history.figures() if t.config == self._history.baseline), None)
+        self._bench.emit(BestChanged(trial=attempt.trial, ratio=default.value / cost.value if default else None))
+
+    def _is_allowed(self, config: RunConfig) -> bool:
+        """A less precise file wins only where the user lets it."""
+        return self._request.allow_quality_loss or config.model == self._history.baseline.model
+
+    def _check_feasible(self) -> None:
+        """Raises NothingFeasibleError where every figure breaks a limit, naming the closest."""
+        ranked = self._history.rank(t for t in self._history.figures() if self._is_allowed(t.config))
+        if ranked and ranked[0].score and not ranked[0].score.is_feasible:
+            worst, limit = max(zip(ranked[0].score.violations, self._request.limits, strict=True), key=lambda pair: pair[0])
+            raise NothingFeasibleError(
+                f"No configuration keeps the limits; trial {ranked[0].number} comes closest and misses {limit.text} by {worst:.1%}.",
+                "Loosen the limit, or give a smaller model or workload.",
+            )
+
+    def _find_finalists(self, baseline: Attempt) -> list[Finalist]:
+        """The best of the search that beat the default, near the top."""
+        allowed = [t for t in self._history.figures() if self._is_allowed(t.config)]
+        default = self._history.cost(baseline.trial)
+        ranked = [
+            trial
+            for trial in self._history.rank(allowed)
+            if trial.config != baseline.trial.config
+            and default is not None
+            and (cost := self._history.cost(trial)) is not None
+            and cost.beats(default)
+        ]
+        best = self._history.cost(ranked[0]) if ranked else None
+        near = [
+            trial
+            for trial in ranked
+            if best is not None and (cost := self._history.cost(trial)) is not None and cost.is_within(best, _FINALIST_SHARE)
+        ]
+        values = {a.trial.number: a.values for a in self._history.attempts}
+        return [Finalist(trial=trial, values=values[trial.number]) for trial in near[:MOST_FINALISTS]]
+
+    def _make_result(self, confirmed: Confirmed, stop_reason: str) -> StudyResult:
+        attempts = self._history.attempts
+        return StudyResult(
+            baseline=confirmed.baseline,
+            best=confirmed.best,
+            gain=confirmed.gain,
+            finalists=confirmed.finalists,
+            pareto=self._find_pareto(),
+            per_model=self._list_models(confirmed.best),
+            trials=tuple(a.trial for a in attempts if a.purpose == "point"),
+            rounds=(*(a.trial for a in attempts if a.purpose == "repeat"), *confirmed.rounds),
+            notes=tuple(dict.fromkeys(self._notes)),
+            elapsed_s=self._bench.elapsed_s,
+            measured_s=self._bench.measured_s,
+            stop_reason=stop_reason,
+            study_name=self._record.name,
+            storage=self._request.storage,
+        )
+
+    def _find_pareto(self) -> tuple[Trial, ...]:
+        if len(self._request.goals) < 2:
+            return ()
+        trials = [t for t in self._history.figures(thorough=True) if self._is_allowed(t.config) and t.score]
+        chosen = find_front([t.score for t in trials if t.score], self._request.goals)
+        return tuple(trials[index] for index in chosen)
+
+    def _list_models(self, best: Trial) -> tuple[Trial, ...]:
+        domain = self._request.space.domains.get("model")
+        if domain is None or len(domain.values) < 2:
+            return ()
+        ranked = self._history.rank(self._history.figures())
+        found = (next((t for t in ranked if t.config.model == model), None) for model in domain.values)
+        return tuple(best if t.config.model == best.config.model else t for t in found if t is not None)
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._bench.emit(Note(text=text))
+
+
+def _summarise(result: StudyResult) -> dict[str, Any]:
+    return {
+        "best": result.best.config.as_dict(),
+        "number": result.best.number,
+        "ratio": result.gain.ratio,
+        "low": result.gain.low,
+        "significant": result.gain.significant,
+        "stop_reason": result.stop_reason,
+        "states": dict(Counter(trial.state for trial in result.trials)),
+        "elapsed_s": round(result.elapsed_s, 3),
+        "measured_s": round(result.measured_s, 3),
+        "notes": list(result.notes),
+        "gain": msgspec.to_builtins(result.gain) if result.gain.rounds != 1 else None,
+    }

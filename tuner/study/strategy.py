@@ -1,0 +1,68 @@
+"""Who proposes the next point. Strategies see the history and nothing else, so that one can replace another."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from tuner.measure.record import Outcome, Plan
+from tuner.objective import needed_phases
+from tuner.runconfig import RunConfig
+from tuner.study.attempt import Purpose
+from tuner.study.history import History
+from tuner.study.request import StudyRequest
+from tuner.trial import Stage
+
+SHORT_DECODE: Final = 32
+"""Tokens written by a run that only screens."""
+_THOROUGH_SAMPLES: Final = 3
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """A point to try next."""
+
+    values: dict[str, Any] | None
+    """Values of the searched dimensions; None lets Optuna's sampler choose."""
+    plan: Plan
+    """How much to measure at first."""
+    stage: Stage
+    """Where in the study."""
+    purpose: Purpose = "point"
+    """A new point, or a repeat of a known one that watches for drift."""
+    thorough: bool = False
+    """A run of full length."""
+
+
+class Strategy(Protocol):
+    """One way to search."""
+
+    stop_reason: str
+    """Why `propose` gave None, in plain words."""
+
+    def propose(self, history: History) -> Proposal | None:
+        """The next point, or None when there is nothing more to try. The last proposal's attempt is in `history` by then."""
+        ...
+
+    def extend(self, history: History, proposal: Proposal, config: RunConfig, outcome: Outcome) -> Plan | None:
+        """More samples of the point in hand, in the light of those it has; None when they suffice."""
+        ...
+
+
+def plan_short(request: StudyRequest, *, samples: int = 1) -> Plan:
+    """The cheapest run that says something about the goals: needed phases only, a short answer."""
+    prefill, decode = needed_phases(request.goals, request.limits)
+    return Plan(
+        samples=samples,
+        prefill=prefill,
+        decode_tokens=min(request.workload.output_tokens, SHORT_DECODE) if decode else 0,
+    )
+
+
+def plan_full(request: StudyRequest, *, samples: int = _THOROUGH_SAMPLES, fresh: bool = False) -> Plan:
+    """Turns of full length. A phase that no goal needs is kept short, so that its figure exists all the same."""
+    _, decode = needed_phases(request.goals, request.limits)
+    n_out = request.workload.output_tokens
+    return Plan(
+        samples=samples, prefill=True, decode_tokens=n_out if decode else min(n_out, SHORT_DECODE), fresh=fresh
+    )
