@@ -110,6 +110,14 @@ class HangsWithChild(Honest):
             time.sleep(3600)
 
 
+class HangsInNativeCode(Honest):
+    """In a call that never lets another Python thread run, with a process of its own beside it."""
+
+    def go_wrong(self) -> None:
+        with subprocess.Popen(["sleep", "3600"]):
+            ctypes.PyDLL(None).sleep(3600)
+
+
 class GetsKilled(Honest):
     def go_wrong(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

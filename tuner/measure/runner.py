@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from tuner.engines import find_engine
 from tuner.engines.base import EngineError, Prepared, PrepareRequest, RuntimeFacts, Turn, TurnRequest
 from tuner.errors import BadInputError, InterruptedRunError
 from tuner.measure import protocol
@@ -62,11 +63,15 @@ class ChildMeasurer:
         clock: Callable[[], float] = time.monotonic,
         root: Path = Path("/"),
     ) -> None:
-        """`time_limit_s` holds for each turn, and for preparing beside the time that loading the file may take.
+        """Raises UsageError for an unknown engine; "package.module:Class" names one outside rooftune.
+
+        `time_limit_s` holds for each turn, and for preparing beside the time that loading the file may take.
 
         `memory_ceiling_bytes`: what the child may hold beside file pages; None leaves it unwatched. `usable_cores`: by quota
         and affinity; None takes the affinity. `root`: where /proc and /sys are.
         """
+        if ":" not in engine_name:
+            find_engine(engine_name)
         self._engine_name = engine_name
         self._limit_s = time_limit_s
         self._ceiling = memory_ceiling_bytes

@@ -13,8 +13,12 @@ from typing import Final
 MAD_TO_SIGMA: Final = 1.482602218505602
 """1 / the normal distribution's quantile at 0.75: makes a median absolute deviation comparable to a standard deviation."""
 
-OUTLIER_SIGMAS: Final = 5.0
-"""Log ratios farther from the median than this many robust deviations are left out of an interval."""
+OUTLIER_SIGMAS: Final = 8.0
+"""Log ratios farther from the median than this many robust deviations are left out of an interval. A rule that bites normal
+noise would make intervals too narrow: at 5 with five values, 90.6 % of the 95 % intervals held the truth."""
+
+FEWEST_FOR_OUTLIERS: Final = 6
+"""With fewer values nobody can tell which one is wild."""
 
 
 def median(values: Sequence[float]) -> float:
@@ -76,9 +80,9 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple
 
 
 def drop_outliers(values: Sequence[float], *, most_share: float = 0.2) -> list[float]:
-    """The values in their order, without the farthest ones that are no part of the rest; at least five are needed to tell."""
+    """The values in their order, without the farthest ones that are no part of the rest."""
     deviation = robust_deviation(values)
-    if len(values) < 5 or deviation == 0:
+    if len(values) < FEWEST_FOR_OUTLIERS or deviation == 0:
         return list(values)
     middle = statistics.median(values)
     far = [index for index, value in enumerate(values) if abs(value - middle) > OUTLIER_SIGMAS * deviation]

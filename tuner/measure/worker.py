@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import BinaryIO
 
+from tuner.engines import find_engine
 from tuner.engines.base import Engine, EngineError
 from tuner.measure import protocol
 
@@ -61,15 +62,12 @@ def serve(engine_name: str, requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def load_engine(name: str) -> Engine:
-    """The engine of that name; "package.module:Class" names one outside rooftune. Raises EngineError for an unknown one."""
+    """The engine of that name; "package.module:Class" names one outside rooftune. Raises UsageError for an unknown one."""
     if ":" in name:
         module_name, _, class_name = name.partition(":")
-        found = getattr(importlib.import_module(module_name), class_name)
+        engine = getattr(importlib.import_module(module_name), class_name)()
     else:
-        from tuner.engines import find_engine
-
-        found = find_engine(name)
-    engine = found() if isinstance(found, type) else found
+        engine = find_engine(name)()
     if not isinstance(engine, Engine):
         raise EngineError("invalid", f"{name!r} is no engine")
     return engine
