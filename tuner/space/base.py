@@ -46,6 +46,8 @@ class Absent(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     """Why, in plain words."""
+    may_be_asked_for: bool = False
+    """It does mean something, but searching it unasked would waste time; values listed by the user are taken."""
 
 
 class Dimension(ABC):

@@ -1,1 +1,1 @@
-"""space/dimensions"""
+"""One dimension a file."""
