@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
+
+import msgspec
 
 from tuner.errors import BadInputError
 from tuner.runconfig import RunConfig
@@ -31,7 +33,7 @@ def build_space(
     contradict each other.
     """
     verdicts = {each.name: _judge(each, preset.dimensions.get(each.name), situation, preset) for each in list_dimensions()}
-    pinned = {name: verdict.values[0] for name, verdict in verdicts.items() if _is_single(verdict, preset, name)}
+    pinned = {name: verdict.values[0] for name, verdict in verdicts.items() if _pins(verdict, preset.dimensions.get(name))}
     settled = pinned | {name: _parse(name, value) for name, value in (fixed or {}).items()}
     _check_model(settled, situation)
     bare = _assemble(situation, preset, settled, verdicts)
@@ -71,9 +73,9 @@ def _take_listed(values: tuple[Any, ...], found: Verdict) -> Domain:
     return Domain(values=tuple(sorted(values)) if ordered else values, ordered=ordered)
 
 
-def _is_single(verdict: Verdict, preset: SpaceFile, name: str) -> bool:
+def _pins(verdict: Verdict, spec: Spec | None) -> TypeGuard[Domain]:
     """One value listed by the user pins the setting; one value found by us only leaves nothing to search."""
-    return isinstance(verdict, Domain) and len(verdict.values) == 1 and isinstance(preset.dimensions.get(name), tuple)
+    return isinstance(verdict, Domain) and len(verdict.values) == 1 and isinstance(spec, tuple)
 
 
 def _assemble(situation: SpaceSituation, preset: SpaceFile, fixed: dict[str, Any], verdicts: dict[str, Verdict]) -> SearchSpace:
@@ -89,7 +91,7 @@ def _assemble(situation: SpaceSituation, preset: SpaceFile, fixed: dict[str, Any
     listed = {"cache_type_k", "cache_type_v"} & ({*fixed} | {k for k, v in preset.dimensions.items() if isinstance(v, tuple)})
     return SearchSpace(
         name=preset.name,
-        dimensions=searched,
+        domains=searched,
         absent={name: _explain(name, verdict, fixed) for name, verdict in verdicts.items() if name not in searched},
         fixed=fixed,
         baseline=default,
@@ -130,11 +132,11 @@ def _check_baseline(space: SearchSpace, baseline: RunConfig, situation: SpaceSit
 def _keep_baseline_inside(space: SearchSpace) -> SearchSpace:
     """The default point is always one of the points, so its values are among the values."""
     held = space.values_of(space.baseline)
-    dimensions = {
+    domains = {
         name: domain if held[name] in domain.values else _add_value(domain, held[name])
-        for name, domain in space.dimensions.items()
+        for name, domain in space.domains.items()
     }
-    return _replace(space, dimensions=dimensions)
+    return _replace(space, domains=domains)
 
 
 def _add_value(domain: Domain, value: Any) -> Domain:
@@ -143,8 +145,6 @@ def _add_value(domain: Domain, value: Any) -> Domain:
 
 
 def _replace(space: SearchSpace, **changes: Any) -> SearchSpace:
-    import msgspec
-
     return msgspec.structs.replace(space, **changes)
 
 

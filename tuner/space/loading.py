@@ -197,7 +197,7 @@ def _make_loader() -> type[yaml.SafeLoader]:
     class StrictLoader(yaml.SafeLoader):
         def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
             if self.check_event(yaml.AliasEvent):
-                raise yaml.composer.ComposerError(None, None, "aliases are not taken", self.peek_event().start_mark)
+                raise yaml.composer.ComposerError(None, None, "aliases are not taken", self.peek_event().start_mark)  # type: ignore[no-untyped-call]
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's

@@ -28,7 +28,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """What the space file calls itself."""
-    dimensions: dict[str, Domain]
+    domains: dict[str, Domain]
     """What is searched, in the order of RunConfig's fields; each has two values or more."""
     absent: dict[str, str]
     """What is not searched, and why."""
@@ -54,7 +54,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Combinations of values, alike and refused ones included."""
-        return math.prod(len(domain.values) for domain in self.dimensions.values())
+        return math.prod(len(domain.values) for domain in self.domains.values())
 
     def effective(self, config: RunConfig) -> RunConfig:
         """The point that is really run when `config` is asked for."""
@@ -82,7 +82,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     def values_of(self, config: RunConfig) -> dict[str, Any]:
         """The values of the dimensions that lead to `config`; a clamped setting is told by the value of its domain."""
-        return {name: self._value_of(config, name) for name in self.dimensions}
+        return {name: self._value_of(config, name) for name in self.domains}
 
     def points(self, names: Sequence[str] | None = None, *, base: RunConfig | None = None) -> Iterator[RunConfig]:
         """Distinct settled points that nothing speaks against, over the values of `names` (all dimensions when None).
@@ -90,9 +90,9 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
         Other dimensions stay at `base` (the baseline when None). What is dear to change changes least often.
         """
         start = self.baseline if base is None else base
-        chosen = sorted(self.dimensions if names is None else names, key=lambda name: _BY_COST.index(self.costs[name]))
+        chosen = sorted(self.domains if names is None else names, key=lambda name: _BY_COST.index(self.costs[name]))
         seen: set[RunConfig] = set()
-        for combination in product(*(self.dimensions[name].values for name in chosen)):
+        for combination in product(*(self.domains[name].values for name in chosen)):
             point = self.effective(self._follow(start.replace(**dict(zip(chosen, combination, strict=True)))))
             if point not in seen and self.refusal(point) is None:
                 yield point
@@ -100,7 +100,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     def relevant(self, phases: Collection[Phase]) -> tuple[str, ...]:
         """Dimensions that move one of these phases, in order."""
-        return tuple(name for name in self.dimensions if self.affects[name] & set(phases))
+        return tuple(name for name in self.domains if self.affects[name] & set(phases))
 
     def _follow(self, config: RunConfig) -> RunConfig:
         """Settings that are not searched themselves keep up with those that they depend on."""
@@ -110,7 +110,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     def _value_of(self, config: RunConfig, name: str) -> Any:
         value = getattr(config, name)
-        domain = self.dimensions[name].values
+        domain = self.domains[name].values
         if value in domain:
             return value
         alike = (each for each in domain if self.effective(self._follow(config.replace(**{name: each}))) == config)
