@@ -122,9 +122,9 @@ def resolve_effective(config: RunConfig, facts: EffectiveFacts) -> RunConfig:
 
 
 def pad_context(ctx_size: int, parallel: int) -> int:
-    """Cells over all slots after llama.cpp's padding: pad256(ctx / slots) × slots, tokens."""
+    """Cells over all slots after llama.cpp's padding: pad256(pad256(ctx) / slots) × slots, tokens."""
     slots = max(1, parallel)
-    return pad256(max(1, ctx_size // slots)) * slots
+    return pad256(max(1, pad256(ctx_size) // slots)) * slots
 
 
 def pad256(cells: int) -> int:

@@ -35,21 +35,21 @@ def estimate_footprint(
 ) -> Footprint:
     """Memory of `model` under `config`, by cause and device.
 
-    `projected` is llama.cpp's own answer ("weights CPU", "kv CPU", "compute CPU", …); without it, compute buffers are only
-    bounded from below. Without `machine`, or without devices in it, everything is in main memory.
+    `projected` is llama.cpp's own answer ("weights CPU", "kv CPU", "compute CPU", …). Causes missing from it are computed;
+    compute buffers are then only bounded from below. Without `machine`, or without devices in it, everything is in main memory.
     """
     placement = place_layers(model, config, machine)
-    if projected:
-        parts = _asked_parts(model, config, projected)
-    else:
-        parts = [
-            *_weight_parts(model, config, placement, machine),
-            *_cache_parts(model, config, placement, unified=unified),
-            *_compute_parts(model, config, placement, front_end, unified=unified),
-        ]
+    parts = _asked_parts(model, config, projected or {})
+    asked = {part.cause for part in parts}
+    if "weights" not in asked:
+        parts += _weight_parts(model, config, placement, machine)
+    if not asked & {"kv", "recurrent"}:
+        parts += _cache_parts(model, config, placement, unified=unified)
+    if "compute" not in asked:
+        parts += _compute_parts(model, config, placement, front_end, unified=unified)
     parts.append(Part(cause="output", device=HOST, n_bytes=output_buffer_bytes(model, config), basis="exact"))
     parts += _extra_parts(config, placement, projector_bytes, draft)
-    notes = _describe_rest(model, config, placement, front_end, asked=bool(projected))
+    notes = _describe_rest(model, config, placement, front_end, asked="compute" in asked)
     return Footprint(parts=tuple(parts), notes=notes)
 
 
@@ -91,9 +91,7 @@ def _split_state(model: ModelSpec, config: RunConfig, parts: list[Part]) -> list
     ]
 
 
-def _weight_parts(
-    model: ModelSpec, config: RunConfig, placement: Placement, machine: HardwareProfile | None
-) -> list[Part]:
+def _weight_parts(model: ModelSpec, config: RunConfig, placement: Placement, machine: HardwareProfile | None) -> list[Part]:
     """Bytes of tensors; what a device's alignment adds is below one part in ten thousand."""
     sums: dict[str, int] = defaultdict(int)
     for i, layer in enumerate(model.layers):
@@ -134,9 +132,7 @@ def _compute_parts(
     return [Part(cause="compute", device=placement.output, n_bytes=floor, basis="at least")]
 
 
-def _extra_parts(
-    config: RunConfig, placement: Placement, projector_bytes: int | None, draft: ModelSpec | None
-) -> list[Part]:
+def _extra_parts(config: RunConfig, placement: Placement, projector_bytes: int | None, draft: ModelSpec | None) -> list[Part]:
     """A projector's tensors, and a draft model's weights and cache: both go where the model's output goes."""
     parts = []
     if projector_bytes is not None:

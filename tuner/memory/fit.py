@@ -5,7 +5,7 @@ What is unknown never refuses: only memory that is known to be needed counts aga
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -32,8 +32,8 @@ _NAMES: Final = {
     "draft": "draft model",
 }
 
-ComputeOf = Callable[[RunConfig], int | None]
-"""Compute buffers of a configuration, bytes; None: unknown."""
+ProjectedOf = Callable[[RunConfig], Mapping[str, int] | None]
+"""What llama.cpp says of a configuration, as `estimate_footprint` takes it; None: it was not asked."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,12 +98,10 @@ def find_misfit(
     *,
     front_end: FrontEnd = "llama-server",
     machine: HardwareProfile | None = None,
-    projected: dict[str, int] | None = None,
+    projected: Mapping[str, int] | None = None,
 ) -> str | None:
     """Why `config` does not fit `budget`, with the arithmetic; None when it fits or nobody can say."""
-    return explain_misfit(
-        estimate_footprint(model, config, front_end=front_end, machine=machine, projected=projected), budget
-    )
+    return explain_misfit(estimate_footprint(model, config, front_end=front_end, machine=machine, projected=projected), budget)
 
 
 def largest_context(
@@ -114,12 +112,12 @@ def largest_context(
     cache_type: str | None = None,
     front_end: FrontEnd = "llama-server",
     machine: HardwareProfile | None = None,
-    compute_of: ComputeOf | None = None,
+    projected_of: ProjectedOf | None = None,
     limit: int | None = None,
 ) -> int:
     """The largest ctx_size that fits, a multiple of 256 per slot, tokens; 0 when not even one padding step fits.
 
-    At most `limit`, by default the training context of each slot. `compute_of` gives better compute bytes than the bound.
+    At most `limit`, by default the training context of each slot. `projected_of` gives better figures than arithmetic.
     """
     slots = max(1, config.parallel)
     step = CONTEXT_PADDING * slots
@@ -128,25 +126,14 @@ def largest_context(
 
     def fits(steps: int) -> bool:
         point = base.replace(ctx_size=min(steps * step, most))
-        footprint = estimate_footprint(model, point, front_end=front_end, machine=machine)
-        known = _with_compute(footprint, compute_of(point) if compute_of else None)
-        return explain_misfit(known, budget) is None
+        projected = projected_of(point) if projected_of else None
+        return find_misfit(model, point, budget, front_end=front_end, machine=machine, projected=projected) is None
 
     low, high = 0, -(-most // step)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return min(low * step, most)
-
-
-def _with_compute(footprint: Footprint, n_bytes: int | None) -> Footprint:
-    if n_bytes is None:
-        return footprint
-    parts = tuple(
-        Part(cause="compute", device=part.device, n_bytes=n_bytes, basis="asked") if part.cause == "compute" else part
-        for part in footprint.parts
-    )
-    return Footprint(parts=parts, notes=footprint.notes)
 
 
 def _compare(place: str, parts: tuple[Part, ...], available: int | None) -> str | None:

@@ -26,6 +26,7 @@ from tuner.engines.llama_cpp_python.settings import (
     ModelSettings,
     NativeModelParams,
     build_context_params,
+    check_config,
     pick_context_settings,
     pick_model_settings,
 )
@@ -80,6 +81,7 @@ class Projector:
 
     def project(self, config: RunConfig, *, front_end: str, rpc_servers: tuple[str, ...] = ()) -> dict[str, int]:
         """Bytes by cause and buffer type. Raises EngineError with llama.cpp's words where it refuses."""
+        check_config(config.replace(threads=1, threads_batch=1))
         outer, lines = self._native.log, list[str]()
         self._native.log = inner = NativeLog(lines.append)
         try:
