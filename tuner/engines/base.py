@@ -16,7 +16,11 @@ from tuner.workload import Workload
 
 
 class EngineError(Exception):
-    """llama.cpp refused: `kind` is invalid, out_of_memory or failed; `message` its own words or ours, in one sentence."""
+    """The runtime refused: `message` says why, in its own words or ours, in one sentence.
+
+    `kind` is "invalid" (these settings cannot run), "out_of_memory", "unreadable" (the model file is missing or damaged),
+    "needs_process" (only a new process can apply this setting) or "failed".
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -42,6 +46,10 @@ class PrepareRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The point; `config.model` is a path to the (first) GGUF file. threads and threads_batch are set (not 0)."""
     workload: Workload
     """Its depth_tokens are in the cache when prepare returns, for each of config.parallel slots."""
+    prefill: bool = True
+    """Turns will time the prompt; when False, warming up for it is left out and the prompt is put in place as well."""
+    decode: bool = True
+    """Turns will write tokens; when False, warming up for it is left out."""
     fresh: bool = False
     """Build a new context even where the old one would serve (confirmation)."""
     rpc_servers: tuple[str, ...] = ()

@@ -1,0 +1,50 @@
+"""The devices a model is spread over when RPC servers are named: those servers first, then this machine's own.
+
+Without RPC servers llama.cpp chooses by itself, and is left to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+from tuner.engines.base import EngineError
+from tuner.engines.llama_cpp_python.native import Native
+
+_GPU: Final = 1
+
+
+def collect_devices(native: Native, rpc_servers: tuple[str, ...]) -> Any:
+    """A NULL-terminated array of devices, or None to leave the choice to llama.cpp.
+
+    Raises EngineError("invalid") when the build has no RPC, or no server answers.
+    """
+    if not rpc_servers:
+        return None
+    if not native.api.llama_supports_rpc():
+        raise EngineError("invalid", "this llama.cpp build has no RPC backend")
+    own = _list_gpus(native)
+    found = [device for endpoint in rpc_servers for device in _reach_server(native, endpoint)] + own
+    return (ctypes.c_void_p * (len(found) + 1))(*found, None)
+
+
+def _reach_server(native: Native, endpoint: str) -> list[int]:
+    registry = native.call_pointer("ggml_backend_rpc_add_server", (ctypes.c_char_p, endpoint.encode()))
+    if not registry:
+        raise EngineError("invalid", f"no RPC server answers at {endpoint}")
+    count = native.call_number("ggml_backend_reg_dev_count", (ctypes.c_void_p, registry))
+    devices = (
+        native.call_pointer("ggml_backend_reg_dev_get", (ctypes.c_void_p, registry), (ctypes.c_size_t, index))
+        for index in range(count)
+    )
+    return [device for device in devices if device]
+
+
+def _list_gpus(native: Native) -> list[int]:
+    found = []
+    for index in range(native.call_number("ggml_backend_dev_count")):
+        device = native.call_pointer("ggml_backend_dev_get", (ctypes.c_size_t, index))
+        kind = native.call_number("ggml_backend_dev_type", (ctypes.c_void_p, device)) & 0xFFFFFFFF
+        if device and kind == _GPU:
+            found.append(device)
+    return found
