@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tuner.hardware import HardwareProfile
 from tuner.measure.record import Measurement
-from tuner.model import ModelSpec
 from tuner.report.record import FileBest, Gain, MachineNote, ModelNote, Report, Samples, Side
-from tuner.study.request import StudyRequest
-from tuner.study.result import Gain as StudyGain
-from tuner.study.result import StudyResult
 from tuner.trial import Trial, count_states
+
+if TYPE_CHECKING:
+    from tuner.hardware import HardwareProfile
+    from tuner.model import ModelSpec
+    from tuner.study.request import StudyRequest
+    from tuner.study.result import Gain as StudyGain
+    from tuner.study.result import StudyResult
 
 
 def build_report(
@@ -87,7 +90,7 @@ def note_machine(machine: HardwareProfile) -> MachineNote:
 def note_model(spec: ModelSpec) -> ModelNote:
     """What of a model names it in a result."""
     return ModelNote(
-        path=str(spec.path), name=spec.name or "", quant=spec.quant or "", bytes=spec.file_bytes, sha256=spec.identity
+        path=spec.path, name=spec.name, quant=spec.quant, bytes=spec.file_bytes, sha256=spec.identity
     )
 
 

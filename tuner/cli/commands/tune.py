@@ -1,0 +1,99 @@
+"""`rooftune tune`: search, prove, and write the result; all talk on stderr, the answer on stdout."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.options import (
+    demo_option,
+    engine_option,
+    json_option,
+    models_argument,
+    set_option,
+    verbose_option,
+    with_options,
+    workload_option,
+)
+from tuner.cli.output import print_json, print_rich, print_text, say
+
+if TYPE_CHECKING:
+    from tuner.measure.stop import Stop
+    from tuner.session import Saved
+
+_ONCE = b"\nFinishing this sample, then saving; once more stops at once.\n"
+
+
+@click.command("tune", help="Search the settings that make MODEL (a file, or all formats of one) fastest here.")
+@models_argument
+@click.option("--objective", default="latency", show_default=True, help="ttft, tpot, latency, throughput, context; or several.")
+@click.option("--limit", "limits", multiple=True, metavar="LIMIT", help="A promise to keep, such as 'tpot<=50ms'; repeatable.")
+@click.option("--space", default="", metavar="NAME|FILE.yaml", help="What to search; by default chosen by machine.")
+@click.option("--budget", default="10m", show_default=True, metavar="TIME", help="Wall time for everything.")
+@click.option("--trials", type=click.IntRange(min=1), help="Most points to run.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of the search.")
+@click.option("--storage", default="", metavar="URL", help="Optuna storage; by default results/studies.db here.")
+@click.option("--study", default="", metavar="NAME", help="Name in the storage.")
+@click.option("--resume", default="", metavar="NAME", help="Go on with this study.")
+@click.option("-o", "output", default="", metavar="FILE.yaml", help="Where the result goes; by default results/<study>.yaml.")
+@click.option("--strategy", type=click.Choice(["physics", "tpe", "random"]), default="physics", show_default=True)
+@click.option("--allow-quality-loss", is_flag=True, help="A less precise file or cache type may win.")
+@click.option("--rpc", default="", metavar="HOST:PORT,…", help="Remote devices that may take layers.")
+@with_options(demo_option, workload_option, set_option, engine_option, json_option, verbose_option)
+def command(*, rpc: str, as_json: bool, verbose: bool, storage: str, **options: Any) -> None:
+    from tuner.cli.commands._progress import open_progress
+    from tuner.report.summary import render_summary
+    from tuner.session import DEFAULT_STORAGE, TuneRequest, save_report, tune
+
+    servers = tuple(server.strip() for server in rpc.split(",") if server.strip())
+    plain = {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in options.items()}
+    request = TuneRequest(**plain, storage=storage or DEFAULT_STORAGE, rpc=servers)
+    progress = open_progress(goal=request.objective.split(",")[0].strip(), verbose=verbose)
+    with hear_interrupts() as stop, progress:
+        report = tune(request, emit=progress.show, stop=stop)
+    if as_json:
+        print_json(report)
+    else:
+        print_rich(*render_summary(report))
+    saved = save_report(report, request)
+    if as_json:
+        say(f"Written: {saved.path}")
+    else:
+        print_text("\n".join(_list_commands(saved)))
+
+
+@contextmanager
+def hear_interrupts() -> Iterator[Stop]:
+    """Ctrl-C or SIGTERM once: finish the sample and save; twice: now. A main thread's matter."""
+    from tuner.measure.stop import Stop
+
+    stop = Stop()
+
+    def hear(number: int, frame: object) -> None:
+        del number, frame
+        if not stop.requested:
+            os.write(2, _ONCE)
+        stop.request()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _list_commands(saved: Saved) -> list[str]:
+    again = [f"measure it again: {saved.measure_command}"] if saved.measure_command else []
+    return [
+        f"written: {saved.path}",
+        f"verify it: {saved.verify_command}",
+        f"serve it: {saved.serve_command}",
+        *again,
+        f"other formats: {saved.export_command}",
+    ]

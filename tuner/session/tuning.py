@@ -1,0 +1,168 @@
+"""The whole way of a tune: request → machine and model → space → study → report. Front ends call this and nothing below it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from tuner.engines.base import RuntimeFacts
+from tuner.errors import InterruptedRunError, NothingFeasibleError
+from tuner.hardware import HardwareProfile, profile_machine
+from tuner.measure.activity import Activity, survey_load
+from tuner.measure.record import Measurement, Plan
+from tuner.measure.runner import ChildMeasurer
+from tuner.measure.stop import Stop
+from tuner.measure.validity import describe_busy_machine
+from tuner.memory import Budget, find_budget, find_misfit
+from tuner.model import ModelSpec
+from tuner.report import Report
+from tuner.report.build import build_report, note_model
+from tuner.runconfig import RunConfig
+from tuner.session.checking import Checked, check_measure, check_tune
+from tuner.session.request import MeasureRequest, TuneRequest, build_tune_command
+from tuner.space import SearchSpace, SpaceSituation, build_space, choose_space, load_space
+from tuner.study.events import Note, StudyEvent
+from tuner.study.loop import run_study
+from tuner.study.request import KeyFacts, StudyRequest
+
+Emit = Callable[[StudyEvent], None]
+SURVEY_S = 1.0
+"""How long the machine is watched before the search, s."""
+CEILING_SHARE = 0.95
+"""Share of the available memory that the measuring child may hold."""
+
+
+def tune(
+    request: TuneRequest,
+    *,
+    emit: Emit,
+    stop: Stop,
+    profile: Callable[[], HardwareProfile] = profile_machine,
+    survey: Callable[[float], Activity] = survey_load,
+    clock: Callable[[], float] = time.monotonic,
+) -> Report:
+    """Search, confirm, report. Raises RooftuneError with its exit code for all that a user can cause.
+
+    Everything is checked before the first child starts. An InterruptedRunError says in its hint how to go on.
+    """
+    checked = check_tune(request)
+    machine = profile()
+    space = form_space(checked, machine)
+    notes = _describe_start(checked, space, machine, survey)
+    for note in notes:
+        emit(Note(text=note))
+    with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc) as measurer:
+        study = form_study(checked, space, measurer.describe_runtime(), machine)
+        misfit = guard_memory(checked.models, machine)
+        try:
+            result = run_study(study, measurer, emit=emit, find_misfit=misfit, clock=clock, stop=stop)
+        except InterruptedRunError as error:
+            raise InterruptedRunError(error.message, _describe_way_on(error, request)) from error
+    models = [note_model(spec) for spec in checked.models]
+    return build_report(result, study, machine=machine, models=models, rpc=request.rpc, notes=notes)
+
+
+def measure_once(
+    request: MeasureRequest, *, stop: Stop, profile: Callable[[], HardwareProfile] = profile_machine
+) -> Measurement:
+    """Measure one configuration with full turns. Raises NothingFeasibleError with the reason where it does not run."""
+    spec, workload, settings = check_measure(request)
+    machine = profile()
+    situation = SpaceSituation(
+        hardware=machine, models=(spec,), workload=workload, goals=("latency",), rpc_devices=len(request.rpc)
+    )
+    config = build_space(situation, fixed=settings).baseline
+    reason = guard_memory((spec,), machine)(config)
+    if reason is not None:
+        raise NothingFeasibleError(f"This does not fit: {reason}", "Change it with --set, or give a smaller workload.")
+    plan = Plan(samples=request.samples, prefill=True, decode_tokens=workload.output_tokens, fresh=True)
+    with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc) as measurer:
+        outcome = measurer.measure(config, workload, plan)
+    if outcome.measurement is None:
+        reason = outcome.reason or outcome.state
+        raise NothingFeasibleError(f"The configuration does not run: {reason}.", "Change it with --set.")
+    return outcome.measurement
+
+
+def form_space(checked: Checked, machine: HardwareProfile) -> SearchSpace:
+    """The points worth trying here. Raises BadInputError where the fixed settings cannot run."""
+    situation = SpaceSituation(
+        hardware=machine,
+        models=checked.models,
+        workload=checked.workload,
+        goals=checked.goals,
+        allow_quality_loss=checked.request.allow_quality_loss,
+        rpc_devices=len(checked.request.rpc),
+    )
+    preset = checked.space or load_space(choose_space(machine))
+    return build_space(situation, preset, fixed=checked.settings)
+
+
+def form_study(checked: Checked, space: SearchSpace, runtime: RuntimeFacts, machine: HardwareProfile) -> StudyRequest:
+    """What the study is asked, with the facts that its figures hold for."""
+    request = checked.request
+    return StudyRequest(
+        workload=checked.workload,
+        goals=checked.goals,
+        limits=checked.limits,
+        space=space,
+        facts=KeyFacts(
+            models=tuple(spec.identity for spec in checked.models),
+            engine=f"{runtime.engine} {runtime.version}".strip(),
+            llama_cpp=runtime.llama_cpp,
+            machine=machine.fingerprint,
+        ),
+        budget_s=checked.budget_s,
+        trials=request.trials,
+        seed=request.seed,
+        storage=request.storage,
+        study_name=request.resume or request.study,
+        resume=bool(request.resume),
+        strategy=checked.strategy,
+        allow_quality_loss=request.allow_quality_loss,
+    )
+
+
+def open_measurer(engine: str, machine: HardwareProfile, *, stop: Stop, rpc: tuple[str, ...] = ()) -> ChildMeasurer:
+    """A measurer whose child stays below the memory that is there."""
+    available = machine.limits.memory_available_bytes
+    ceiling = int(available * CEILING_SHARE) if available is not None else None
+    cores = machine.limits.cpu_quota or float(machine.limits.usable_threads)
+    return ChildMeasurer(engine, memory_ceiling_bytes=ceiling, rpc_servers=rpc, usable_cores=cores, stop=stop)
+
+
+def guard_memory(models: tuple[ModelSpec, ...], machine: HardwareProfile) -> Callable[[RunConfig], str | None]:
+    """Says why a point does not fit, before it is run; None where it fits or cannot be known not to."""
+    budget: Budget = find_budget(machine)
+    by_path = {spec.path: spec for spec in models}
+
+    def misfit(config: RunConfig) -> str | None:
+        return find_misfit(by_path.get(config.model, models[0]), config, budget, machine=machine)
+
+    return misfit
+
+
+def _describe_start(
+    checked: Checked, space: SearchSpace, machine: HardwareProfile, survey: Callable[[float], Activity]
+) -> tuple[str, ...]:
+    """What a user should know before the search begins."""
+    notes = list(space.warnings(space.baseline))
+    if checked.request.engine != "simulated":
+        busy = describe_busy_machine(survey(SURVEY_S), usable_cores=float(machine.limits.usable_threads))
+        notes += [busy] if busy else []
+    if len(checked.models) > 1 and not checked.request.allow_quality_loss:
+        notes.append("smaller files are measured too, but the most precise one stays the best without --allow-quality-loss")
+    return tuple(notes)
+
+
+def _describe_way_on(error: InterruptedRunError, request: TuneRequest) -> str:
+    """The command that goes on with the study named in the error's hint."""
+    _, found, name = error.hint.partition("--resume ")
+    if not found:
+        return error.hint
+    again = msgspec.structs.replace(request, study="", resume=name.rstrip("."))
+    return f"Go on with: {build_tune_command(again)}"
+
+
