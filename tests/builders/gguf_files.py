@@ -36,8 +36,11 @@ def tensor_bytes(shape: Sequence[int], kind: GGMLQuantizationType) -> int:
 def write_gguf(path: Path, metadata: Facts, tensors: Sequence[Tensor] = ()) -> Path:
     """Header from `metadata` (general.architecture included) and a hole of the right length for each tensor."""
     writer = GGUFWriter(path, str(metadata["general.architecture"]))
+    alignment = int(str(metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)))
+    if "general.alignment" in metadata:
+        writer.add_custom_alignment(alignment)
     for key, value in metadata.items():
-        if key != "general.architecture":
+        if key not in {"general.architecture", "general.alignment"}:
             _add(writer, key, value)
     for name, shape, kind in tensors:
         writer.add_tensor_info(name, tuple(reversed(shape)), np.dtype(np.float32), tensor_bytes(shape, kind), raw_dtype=kind)
@@ -45,7 +48,6 @@ def write_gguf(path: Path, metadata: Facts, tensors: Sequence[Tensor] = ()) -> P
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     writer.close()
-    alignment = int(str(metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)))
     end = _padded(path.stat().st_size, alignment)
     for _, shape, kind in tensors:
         end += _padded(tensor_bytes(shape, kind), alignment)
