@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tuner.engines.base import EngineError
+from tuner.engines.llama_cpp_python.amx import AMX_WARNING, amx_crashes
 from tuner.engines.llama_cpp_python.native import Native
 from tuner.engines.llama_cpp_python.settings import ModelSettings, NativeModelParams
 from tuner.engines.llama_cpp_python.tokens import TokenSource
@@ -18,16 +19,32 @@ class Model:
     """Owns a llama_model; `close` gives it back."""
 
     def __init__(self, native: Native, settings: ModelSettings) -> None:
-        native.log.start_model()
         self._native = native
         self.settings = settings
         self.identity = _identify(settings.path)
-        params = NativeModelParams(native, settings)
-        self.pointer: Any = native.api.llama_model_load_from_file(settings.path.encode(), params.value)
-        if not self.pointer:
-            raise _explain_refusal(native, settings.path)
+        self.pointer: Any = self._load()
+        if "weights AMX" in native.log.buffers and not native.amx_runs:
+            self._try_amx()
         self._refuse_encoder()
         self.tokens = TokenSource(native, self.pointer)
+
+    def _load(self) -> Any:
+        native, settings = self._native, self.settings
+        native.log.start_model()
+        params = NativeModelParams(native, settings)
+        pointer = native.api.llama_model_load_from_file(settings.path.encode(), params.value)
+        if not pointer:
+            raise _explain_refusal(native, settings.path)
+        return pointer
+
+    def _try_amx(self) -> None:
+        """Once a process; where it crashes, load again without repacking."""
+        self._native.amx_crashes = amx_crashes(self._native, self.pointer)
+        self._native.amx_runs = not self._native.amx_crashes
+        if self._native.amx_crashes:
+            self._native.log.take(3, f"{AMX_WARNING}\n")
+            self.close()
+            self.pointer = self._load()
 
     def is_unchanged(self) -> bool:
         """Whether the file is still the one that was loaded."""

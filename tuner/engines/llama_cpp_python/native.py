@@ -26,6 +26,8 @@ class Native:
         self.api: Any = api
         self.library: Any = api._lib  # noqa: SLF001  - the only handle that shares the binding's globals
         self.log = NativeLog(_write_stderr)
+        self.amx_crashes = False
+        self.amx_runs = False
         self._log_callback = api.llama_log_callback(self._take_log)
         self._abort_callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_say_last_words)
         api.llama_log_set(self._log_callback, None)

@@ -29,7 +29,7 @@ NUMA_IDS: Final = {"off": 0, "distribute": 1, "isolate": 2, "numactl": 3}
 _MOST_SLOTS: Final = 256
 
 REPACK_SWITCH: Final = "ROOFTUNE_REPACK"
-"""Environment variable; "off" loads weights without repacking, for machines where a repacked kernel (AMX) crashes."""
+"""Environment variable; "off" loads weights without repacking, where a repacked kernel is not wanted."""
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +64,12 @@ class NativeModelParams:
     """llama_model_params with the arrays it points to, which must live until the load is over."""
 
     def __init__(self, native: Native, settings: ModelSettings) -> None:
-        self.value = native.api.llama_model_default_params()
+        self.value: Any = native.api.llama_model_default_params()
         self.value.n_gpu_layers = settings.n_gpu_layers
         self.value.split_mode = _SPLIT_MODES[settings.split_mode]
         self.value.main_gpu = settings.main_gpu
         self.value.load_mode = _LOAD_MODES[settings.load_mode]
-        self.value.use_extra_bufts = os.environ.get(REPACK_SWITCH, "on") != "off"
+        self.value.use_extra_bufts = not native.amx_crashes and os.environ.get(REPACK_SWITCH, "on") != "off"
         self._split = _fill_split(native, settings.tensor_split)
         self._overrides = _build_overrides(native, settings.n_cpu_moe)
         self._devices = collect_devices(native, settings.rpc_servers)
