@@ -1,0 +1,41 @@
+"""`rooftune explain` prints a setting's manual."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tuner.cli.main import run
+from tuner.runconfig import RunConfig
+
+
+@pytest.mark.parametrize("name", RunConfig.__struct_fields__)
+def test_every_setting_has_a_manual(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stdout, with what it moves and what a change costs."""
+    assert run(["explain", name]) == 0
+    heard = capsys.readouterr()
+    assert heard.out.startswith(f"{name}: ")
+    assert "moves " in heard.out
+    assert heard.err == ""
+
+
+def test_flags_as_llama_cpp_spells_them_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    """Dashes and underscores are one."""
+    assert run(["explain", "--json", "n-gpu-layers"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["name"] == "n_gpu_layers"
+    assert document["cost"] == "model"
+    assert "the output layer" in document["manual"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("flux_capacitor", "There are model, n_gpu_layers"), ("thread", "Did you mean threads?")]
+)
+def test_an_unknown_name_lists_what_exists(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 2, one line on stderr, nothing on stdout."""
+    assert run(["explain", name]) == 2
+    heard = capsys.readouterr()
+    assert said in heard.err
+    assert heard.err.count("\n") == 1
+    assert heard.out == ""
