@@ -110,6 +110,19 @@ class HangsWithChild(Honest):
             time.sleep(3600)
 
 
+class RefusesRepackedKernels(Honest):
+    """An instruction that the processor refuses, unless weights are left as they are."""
+
+    def go_wrong(self) -> None:
+        if os.environ.get("ROOFTUNE_REPACK") != "off":
+            os.kill(os.getpid(), signal.SIGILL)
+
+
+class RefusesEveryKernel(Honest):
+    def go_wrong(self) -> None:
+        os.kill(os.getpid(), signal.SIGILL)
+
+
 class HangsInNativeCode(Honest):
     """In a call that never lets another Python thread run, with a process of its own beside it."""
 

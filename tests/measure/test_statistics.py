@@ -154,6 +154,6 @@ def covers(count: int, *, rounds: int, seed: int) -> float:
 @pytest.mark.parametrize("count", [3, 5, 8, 10, 15, 30])
 def test_the_interval_keeps_its_promise(count: int) -> None:
     """95 % of the intervals hold the truth, outlier rule included (four standard errors of the count allowed below)."""
-    rounds = 1500
+    rounds = 800
     floor = 0.95 - 4 * statistics.NormalDist().stdev * math.sqrt(0.95 * 0.05 / rounds)
     assert covers(count, rounds=rounds, seed=count) > floor

@@ -69,7 +69,7 @@ class Child:
         lifeline_out, self._lifeline = os.pipe()
         theirs = (requests_out, answers_in, lifeline_out)
         try:
-            self._process = _start_worker(engine_name, theirs, dict(os.environ if environ is None else environ))
+            self._process = _start_worker(engine_name, theirs, {**os.environ, **(environ or {})})
         finally:
             for descriptor in theirs:
                 os.close(descriptor)

@@ -66,6 +66,8 @@ def _explain_exit(code: int | None, log_tail: Sequence[str]) -> tuple[OutcomeSta
         return state, _join("the native code aborted", words)
     if code in {-signal.SIGSEGV, -signal.SIGBUS}:
         return "crash", f"the native code crashed with {_name_signal(-code)} (a memory access fault)"
+    if code == -signal.SIGILL:
+        return "crash", "the native code used an instruction that this processor refuses (SIGILL); llama.cpp needs a rebuild"
     if code < 0:
         return "crash", f"the engine's process was ended by {_name_signal(-code)}"
     if code == 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from tuner.errors import BadInputError, InterruptedRunError
 from tuner.measure import protocol
 from tuner.measure.activity import Activity, Snapshot, compare_snapshots, read_affinity, take_snapshot
 from tuner.measure.child import Child, ChildEndedError
-from tuner.measure.ending import explain_ending
+from tuner.measure.ending import Ending, explain_ending
 from tuner.measure.figures import (
     Gathered,
     decode_threads,
@@ -42,8 +43,21 @@ TIME_LIMIT_S: Final = 120.0
 SLOWEST_DISK: Final = 50e6
 """Bytes per second that a model file is granted to load at, on top of the time limit."""
 
+REPACK_SWITCH: Final = "ROOFTUNE_REPACK"
+"""Environment variable of the llama_cpp_python engine; "off" loads weights as they are in the file."""
+
+WITHOUT_REPACK: Final = (
+    "llama.cpp's kernels for repacked weights crash on this processor (SIGILL): measured without them (--no-repack)"
+)
+
 _SIMULATED: Final = "simulated"
-_STATE_OF_KIND: Final[dict[str, OutcomeState]] = {"invalid": "invalid", "out_of_memory": "out_of_memory"}
+_STATE_OF_KIND: Final[dict[str, OutcomeState]] = {
+    "invalid": "invalid",
+    "unreadable": "invalid",
+    "out_of_memory": "out_of_memory",
+}
+_GOES_ON: Final = frozenset({"invalid", "unreadable"})
+"""Refusals after which the same child can be asked for another point."""
 
 
 class ChildMeasurer:
@@ -65,6 +79,7 @@ class ChildMeasurer:
     ) -> None:
         """Raises UsageError for an unknown engine; "package.module:Class" names one outside rooftune.
 
+        `environ`: what the child's environment has beside, or in place of, ours.
         `time_limit_s` holds for each turn, and for preparing beside the time that loading the file may take.
 
         `memory_ceiling_bytes`: what the child may hold beside file pages; None leaves it unwatched. `usable_cores`: by quota
@@ -75,7 +90,7 @@ class ChildMeasurer:
         self._engine_name = engine_name
         self._limit_s = time_limit_s
         self._ceiling = memory_ceiling_bytes
-        self._environ = environ
+        self._environ = dict(environ or {})
         self._rpc_servers = rpc_servers
         self._cores = float(usable_cores or len(read_affinity()) or os.cpu_count() or 1)
         self._tolerance = tolerance
@@ -90,6 +105,11 @@ class ChildMeasurer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    @property
+    def repack_is_off(self) -> bool:
+        """Repacked kernels turned out to crash here, so that every figure is without them; an export should say so."""
+        return self._environ.get(REPACK_SWITCH) == "off"
 
     @property
     def child_pid(self) -> int | None:
@@ -155,6 +175,8 @@ class ChildMeasurer:
     def _measure(self, config: RunConfig, workload: Workload, plan: Plan, gathered: Gathered) -> Outcome:
         prepared = self._prepare_point(config, workload, plan)
         runtime = self._describe_in_child()
+        if self.repack_is_off:
+            gathered.notes.append(WITHOUT_REPACK)
         self._gather(config, plan, prepared, gathered)
         measurement = form_measurement(gathered, prepared, plan, config=config, workload=workload, runtime=runtime)
         return self._conclude(measurement, plan, gathered)
@@ -169,25 +191,41 @@ class ChildMeasurer:
         return Outcome(state="noisy", reason=f"{reason}: {last}", measurement=measurement, log_tail=tail)
 
     def _prepare_point(self, config: RunConfig, workload: Workload, plan: Plan) -> Prepared:
-        """A child that served other points before gets the blame only if a new one fails too; needs_process means a new one."""
-        request = protocol.Prepare(
-            request=PrepareRequest(config=config, workload=workload, fresh=plan.fresh, rpc_servers=self._rpc_servers)
+        """Asked once more, of a new child, where the first refusal or death may not be the point's own doing."""
+        request = PrepareRequest(
+            config=config,
+            workload=workload,
+            prefill=plan.prefill,
+            decode=plan.decode_tokens > 0,
+            fresh=plan.fresh,
+            rpc_servers=self._rpc_servers,
         )
         served_before = self.child_pid is not None
         try:
-            answer = self._ask(request, self._load_limit(config))
+            return self._ask_prepared(request)
         except ChildEndedError as end:
             self._child = None
-            if not served_before or explain_ending(end.ending)[0] != "crash" or end.ending.cause != "exited":
+            if not self._has_remedy(end.ending, served_before=served_before):
                 raise
-            answer = self._ask(request, self._load_limit(config))
         except EngineError as refusal:
             if refusal.kind != "needs_process":
                 raise
             self._end_child()
-            answer = self._ask(request, self._load_limit(config))
+        return self._ask_prepared(request)
+
+    def _ask_prepared(self, request: PrepareRequest) -> Prepared:
+        answer = self._ask(protocol.Prepare(request=request), self._load_limit(request.config))
         assert isinstance(answer, protocol.IsPrepared)
         return answer.prepared
+
+    def _has_remedy(self, ending: Ending, *, served_before: bool) -> bool:
+        """An illegal instruction may come from a repacked kernel, which can be switched off; and a child that served other
+        points before gets the blame only if a new one crashes too.
+        """
+        if ending.exit_code == -signal.SIGILL and REPACK_SWITCH not in {**os.environ, **self._environ}:
+            self._environ[REPACK_SWITCH] = "off"
+            return True
+        return served_before and ending.cause == "exited" and explain_ending(ending)[0] == "crash"
 
     def _describe_in_child(self) -> RuntimeFacts:
         if self._runtime is None:
@@ -277,7 +315,7 @@ class ChildMeasurer:
     def _settle_refusal(self, refusal: EngineError) -> Outcome:
         """After a mere refusal the child goes on; after a failure, or to give memory back, it does not."""
         tail = self._child.log_tail if self._child is not None else ()
-        if refusal.kind != "invalid":
+        if refusal.kind not in _GOES_ON:
             self._end_child()
         return Outcome(state=_STATE_OF_KIND.get(refusal.kind, "crash"), reason=refusal.message, log_tail=tail)
 

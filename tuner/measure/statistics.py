@@ -117,10 +117,8 @@ def student_probability(t: float, freedom: float) -> float:
 
 
 def _bisect(function: Callable[[float], float], low: float, high: float) -> float:
-    for _ in range(200):
+    while high - low > 1e-12 * max(1.0, high):
         middle = (low + high) / 2
-        if middle in (low, high):
-            break
         low, high = (middle, high) if function(middle) < 0 else (low, middle)
     return (low + high) / 2
 
