@@ -26,7 +26,7 @@ def side(config: RunConfig, *, ttft_ms: float = 200.0, tpot_ms: float = 10.0, **
     return Side(**(figures | changes))
 
 
-def report(*, best: RunConfig = TUNED, model: str = "/models/smol lm2.gguf", **changes: Any) -> Report:
+def report(*, best: RunConfig | Side = TUNED, model: str = "/models/smol lm2.gguf", **changes: Any) -> Report:
     """A tune whose best is twice as fast as the default."""
     fields: dict[str, Any] = {
         "machine": MachineNote(fingerprint="1e77", summary="2 cores, 8 GiB", usable_threads=2),
@@ -39,7 +39,7 @@ def report(*, best: RunConfig = TUNED, model: str = "/models/smol lm2.gguf", **c
         "study": "smollm2-quick",
         "storage": "sqlite:///results/rooftune.db",
         "baseline": side(DEFAULT),
-        "best": side(best, ttft_ms=100.0, tpot_ms=5.0),
+        "best": best if isinstance(best, Side) else side(best, ttft_ms=100.0, tpot_ms=5.0),
         "gain": Gain(metric="latency", ratio=2.0, ci95=(1.9, 2.1), significant=True, rounds=5),
         "trials": {"complete": 9, "crash": 1},
         "elapsed_s": 60.0,

@@ -50,7 +50,7 @@ def test_stdout_is_one_json_document(tuned: Any, smollm2: Path) -> None:
     assert document["workload"]["prompt_tokens"] == 16
     assert document["best"]["ttft_ms"] > 0
     assert document["best"]["tpot_ms"] > 0
-    assert document["trials"]["complete"] >= 1
+    assert document["trials"]["complete"] + document["trials"]["noisy"] >= 1
     assert 0 < document["measured_s"] <= document["elapsed_s"]
 
 

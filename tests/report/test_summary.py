@@ -35,6 +35,11 @@ def test_the_default_may_win() -> None:
     assert "default is already best" in describe_verdict(tie)
 
 
+def test_a_search_that_tried_nothing_does_not_praise_the_default() -> None:
+    alone = report(best=DEFAULT, gain=gain(ratio=1.0, significant=False), trials={"complete": 1, "does_not_fit": 7})
+    assert describe_verdict(alone).startswith("Only the default was measured")
+
+
 def test_a_difference_inside_the_noise_is_none() -> None:
     """28.83 against 28.79 tok/s with 3 % spread."""
     noise = report(gain=gain("throughput", 1.0014, 0.97, 1.03, significant=False))

@@ -62,7 +62,7 @@ def test_a_gain_that_is_there_holds() -> None:
 
 def test_a_gain_that_is_gone_is_said_so() -> None:
     wobble = itertools.cycle([1.0, 1.02, 0.98, 1.01])
-    answer = run(Measurer(lambda config: 10.0 * next(wobble)))
+    answer = run(Measurer(lambda _: 10.0 * next(wobble)))
     assert not answer.holds
     assert "The gain is gone" in answer.verdict
     assert "2.00×" in answer.verdict
@@ -94,7 +94,7 @@ def test_a_limit_that_is_no_longer_kept_fails() -> None:
 
 def test_a_result_without_a_gain_needs_none() -> None:
     """A configuration chosen for its limits, or a tie, only has to run and keep them."""
-    assert run(Measurer(lambda config: 10.0), report(gain=NONE)).holds
+    assert run(Measurer(lambda _: 10.0), report(gain=NONE)).holds
 
 
 def test_a_best_that_crashes_fails_and_says_why() -> None:

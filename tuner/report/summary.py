@@ -25,6 +25,7 @@ _WORDS: Final = {
     "throughput": "{} more tokens per second",
     "context": "{} more context",
 }
+_NOT_RUN: Final = frozenset({"invalid", "does_not_fit", "duplicate"})
 _ROWS: Final = (
     ("time to first token (TTFT)", "ttft"),
     ("time per further token (TPOT)", "tpot"),
@@ -41,6 +42,8 @@ def describe_verdict(report: Report) -> str:
     ratio = format_ratio(gain.ratio)
     interval = f" {format_interval(*gain.ci95)}" if gain.ci95 and gain.rounds else ""
     missed = ", ".join(find_missed_limits(report.baseline, report.limits))
+    if report.is_default_best and count_tried(report) < 2:
+        return "Only the default was measured: the budget left no time to try anything else."
     if report.is_default_best:
         return "The default is already best: nothing was shown to be better than what llama.cpp does by itself."
     words = _WORDS.get(gain.metric, "{} better").format(ratio)
@@ -49,6 +52,11 @@ def describe_verdict(report: Report) -> str:
     if not gain.significant:
         return f"No significant difference from the default: {words}{interval}, inside the noise."
     return f"{words[0].upper()}{words[1:]} than the default{interval}."
+
+
+def count_tried(report: Report) -> int:
+    """Points that were really run, whatever came of it."""
+    return sum(count for state, count in report.trials.items() if state not in _NOT_RUN)
 
 
 def find_missed_limits(side: Side, limits: tuple[str, ...]) -> list[str]:

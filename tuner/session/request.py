@@ -11,7 +11,17 @@ DEFAULT_STORAGE: Final = "sqlite:///results/studies.db"
 DEFAULT_BUDGET: Final = "10m"
 DEFAULT_ENGINE: Final = "llama-cpp-python"
 _VALUED: Final = (
-    *("objective", "workload", "space", "budget", "trials", "seed", "storage", "study", "resume", "strategy", "engine"),
+    "objective",
+    "workload",
+    "space",
+    "budget",
+    "trials",
+    "seed",
+    "storage",
+    "study",
+    "resume",
+    "strategy",
+    "engine",
 )
 
 

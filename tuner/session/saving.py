@@ -36,6 +36,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 def check_output(output: str) -> None:
     """Raises BadInputError where the result could not be written in the end; "" means the results folder here."""
     path = Path(output) if output else Path(RESULTS) / "best.yaml"
+    if not str(path).isprintable():
+        raise BadInputError(f"{str(path)!r} is no name for a file.", "Give another one with -o.")
     folder = path.parent
     try:
         if not output:

@@ -51,8 +51,7 @@ def command(*, rpc: str, as_json: bool, verbose: bool, storage: str, **options: 
     from tuner.session import DEFAULT_STORAGE, TuneRequest, save_report, tune
 
     servers = tuple(server.strip() for server in rpc.split(",") if server.strip())
-    plain = {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in options.items()}
-    request = TuneRequest(**plain, storage=storage or DEFAULT_STORAGE, rpc=servers)
+    request = TuneRequest(**options, storage=storage or DEFAULT_STORAGE, rpc=servers)
     progress = open_progress(goal=request.objective.split(",")[0].strip(), verbose=verbose)
     with hear_interrupts() as stop, progress:
         report = tune(request, emit=progress.show, stop=stop)
