@@ -47,6 +47,12 @@ def test_who_names_none_gets_the_machines_own(gpus: int, expected: str) -> None:
     assert choose_space(make_machine(gpus=gpus)) == expected
 
 
+def test_the_goal_and_remote_devices_choose_too() -> None:
+    """The largest context is searched where contexts are; remote devices are devices."""
+    assert choose_space(make_machine(), goals=("context",)) == "long_context"
+    assert choose_space(make_machine(), goals=("latency",), rpc_devices=1) == "gpu"
+
+
 SPECS = {
     "auto": ("threads: auto", "auto"),
     "off": ("threads: off", "off"),

@@ -143,6 +143,17 @@ def test_the_context_follows_the_slots() -> None:
     assert [(p.parallel, p.ctx_size) for p in set_by_user.points()] == [(1, 3072), (2, 3072), (4, 3072)]
 
 
+def test_a_limit_on_the_context_is_kept_by_every_point() -> None:
+    """The default keeps it too, so that it is feasible."""
+    wide = make_situation(workload=USERS.workload, least_context=4096)
+    assert [(p.parallel, p.ctx_size) for p in make_space("parallel: auto", wide).points()] == [
+        (1, 4096),
+        (2, 4096),
+        (4, 4096),
+        (8, 6144),
+    ]
+
+
 def test_keys_are_never_kept_less_precisely_than_values_unasked() -> None:
     """q8_0 keys with f16 values are left out, unless quality may be lost or the user wrote them down."""
     auto = "cache_type_k: auto\ncache_type_v: auto"

@@ -95,8 +95,9 @@ def form_space(checked: Checked, machine: HardwareProfile) -> SearchSpace:
         goals=checked.goals,
         allow_quality_loss=checked.request.allow_quality_loss,
         rpc_devices=len(checked.request.rpc),
+        least_context=int(max((limit.value for limit in checked.limits if limit.metric == "ctx_size"), default=0)),
     )
-    preset = checked.space or load_space(choose_space(machine))
+    preset = checked.space or load_space(choose_space(machine, goals=checked.goals, rpc_devices=situation.rpc_devices))
     return build_space(situation, preset, fixed=checked.settings)
 
 

@@ -30,6 +30,8 @@ class SpaceSituation(msgspec.Struct, frozen=True, kw_only=True):
     """The user lets speed cost answers."""
     rpc_devices: int = 0
     """Remote devices that will take layers."""
+    least_context: int = 0
+    """Cells over all slots that the user's limit on ctx_size asks for, tokens; 0 without one."""
 
 
 class Domain(msgspec.Struct, frozen=True, kw_only=True):

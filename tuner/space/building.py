@@ -100,6 +100,7 @@ def _assemble(situation: SpaceSituation, preset: SpaceFile, fixed: dict[str, Any
         affects={name: known[name].affects_in(situation) for name in searched},
         costs={name: known[name].cost for name in searched},
         context_per_slot=None if {"ctx_size"} & {*searched, *fixed} else find_context_per_slot(situation),
+        least_context=situation.least_context,
         v_follows_k=has_one_cache_type(situation) and "cache_type_v" not in fixed,
         keep_k_precise=not situation.allow_quality_loss and not listed,
     )

@@ -6,7 +6,7 @@ said in one line that names the file, the key and what is accepted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -62,9 +62,11 @@ def load_space(name_or_path: str) -> SpaceFile:
     return read_space(_read_bounded(name_or_path), source=name_or_path)
 
 
-def choose_space(hardware: HardwareProfile) -> str:
-    """The preset for a user who names none."""
-    return "gpu" if hardware.has_device else "cpu"
+def choose_space(hardware: HardwareProfile, *, goals: Collection[str] = (), rpc_devices: int = 0) -> str:
+    """The preset for a user who names none: by the goal where it is the context, else by the machine."""
+    if "context" in goals:
+        return "long_context"
+    return "gpu" if hardware.has_device or rpc_devices else "cpu"
 
 
 def read_space(text: str | bytes, *, source: str) -> SpaceFile:

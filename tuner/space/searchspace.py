@@ -46,6 +46,8 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     """By dimension: what must be rebuilt to change it."""
     context_per_slot: int | None = None
     """Context follows the number of slots with this many tokens each; None when ctx_size is searched or fixed."""
+    least_context: int = 0
+    """Where the context follows the slots, it is never smaller than this, tokens."""
     v_follows_k: bool = False
     """The V cache has the K cache's type (MLA)."""
     keep_k_precise: bool = False
@@ -105,7 +107,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     def _follow(self, config: RunConfig) -> RunConfig:
         """Settings that are not searched themselves keep up with those that they depend on."""
         if self.context_per_slot is not None:
-            config = config.replace(ctx_size=self.context_per_slot * config.parallel)
+            config = config.replace(ctx_size=max(self.context_per_slot * config.parallel, self.least_context))
         return config.replace(cache_type_v=config.cache_type_k) if self.v_follows_k else config
 
     def _value_of(self, config: RunConfig, name: str) -> Any:

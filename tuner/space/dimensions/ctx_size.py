@@ -41,7 +41,7 @@ class CtxSize(Dimension):
         return Domain(values=sort_distinct(size * slots for size in sizes), ordered=True)
 
     def find_default(self, situation: SpaceSituation) -> int:
-        return find_context_per_slot(situation) * count_default_slots(situation)
+        return max(find_context_per_slot(situation) * count_default_slots(situation), situation.least_context)
 
     def parse_value(self, value: object) -> int:
         return read_integer(self.name, value, least=0, most=_MOST, thousands=True)
