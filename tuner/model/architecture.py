@@ -12,6 +12,9 @@ from typing import Final
 
 import msgspec
 
+MOST_LAYERS: Final = 512
+"""Blocks that llama.cpp takes at most."""
+
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """How a family places its sliding-window layers when the metadata has no pattern."""
@@ -82,6 +85,12 @@ RECURRENT_INTERVALS: Final = MappingProxyType({"minimax-01": 8, "qwen35": 4, "qw
 RECURRENT_AND_ATTENDING: Final = frozenset({"falcon-h1"})
 """Each layer has a KV cache and a recurrent state."""
 
+UNGROUPED_STATE: Final = frozenset({"jamba", "mamba"})
+"""State-space models of the first kind: llama.cpp ignores a number of groups in their files."""
+
+LOOPED: Final = frozenset({"nanbeige"})
+"""The same blocks run several times, each time with a cache of their own."""
+
 SHARES_KV: Final = frozenset({"gemma3n", "gemma4", "gemma4-assistant"})
 """Later layers read the KV cache of an earlier one."""
 
@@ -107,7 +116,7 @@ MULTI_HEAD_LATENT: Final = frozenset(
 INDEXED: Final = frozenset({"deepseek32", "dots3note", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"})
 """Sparse attention with a second cache of index keys."""
 
-UNMODELLED_CACHE: Final = frozenset({"deepseek4", "dflash", "eagle3", "gemma4-assistant", "graniteswitch"})
+UNMODELLED_CACHE: Final = frozenset({"deepseek4", "dflash", "eagle3", "gemma4-assistant", "graniteswitch", "qwen4exp"})
 """llama.cpp gives these a cache of a shape of their own; what the layers say is only near it."""
 
 ENCODERS: Final = frozenset(

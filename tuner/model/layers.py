@@ -76,6 +76,7 @@ def describe_blocks(facts: Facts, n_layer: int, n_all: int, weights: Sequence[tu
             )
         )
     layers = _add_index_caches(facts, layers, found)
+    layers = _repeat_loops(facts, layers, found)
     if arch in rules.UNMODELLED_CACHE:
         found.add(f"llama.cpp gives {arch} a cache of its own shape; its size is asked of llama.cpp, not computed.", "unknown")
     if any(layer.k_elements is None or layer.v_elements is None for layer in layers):
@@ -274,7 +275,7 @@ def _recurrent_state(facts: Facts, heads: Heads, found: _Findings) -> tuple[int,
         first = heads.n_head[0] or 0
         return 3 * (conv - 1 if conv else 3) * first * kda, kda * kda * first
     inner, width = facts.count("ssm.inner_size") or 0, facts.count("ssm.state_size") or 0
-    groups = facts.count("ssm.group_count") or 0
+    groups = 0 if facts.prefix in rules.UNGROUPED_STATE else facts.count("ssm.group_count") or 0
     r = max(conv - 1, 0) * (inner + 2 * groups * width)
     if facts.prefix == "minimax-01":
         key = heads.key or 0
@@ -299,10 +300,25 @@ def _add_index_caches(facts: Facts, layers: list[LayerSpec], found: _Findings) -
     )
     wide = []
     for i, layer in enumerate(layers):
-        owns = layer.kind == "attention" and i >= dense and (full is None or (i < len(full) and full[i]))
+        owns = layer.kind in {"attention", "sliding"} and i >= dense and (full is None or (i < len(full) and full[i]))
         values = (layer.value_length or 0) if owns and layer.caches_values and arch == "minimax-m3" else 0
-        wide.append(msgspec.structs.replace(layer, index_k_elements=width, index_v_elements=values) if owns else layer)
+        keys = (layer.key_length or 0) if layer.kind == "sliding" else width
+        wide.append(msgspec.structs.replace(layer, index_k_elements=keys, index_v_elements=values) if owns else layer)
     return wide
+
+
+def _repeat_loops(facts: Facts, layers: list[LayerSpec], found: _Findings) -> list[LayerSpec]:
+    """Blocks that run several times appear once more for each run; their weights are there only once."""
+    loops = (facts.count("num_loops") or 1) if facts.prefix in rules.LOOPED else 1
+    if loops == 1:
+        return layers
+    if loops * len(layers) > rules.MOST_LAYERS:
+        raise facts.refusal(
+            "num_loops", f"is {loops}, which makes more blocks than the {rules.MOST_LAYERS} that llama.cpp takes"
+        )
+    found.add(f"Its {len(layers)} blocks run {loops} times, each time with a cache of their own.")
+    again = [msgspec.structs.replace(layer, weight_bytes=0, expert_bytes=0) for layer in layers]
+    return layers + again * (loops - 1)
 
 
 def _widest_v(heads: Heads, sliding: list[bool], n_all: int) -> int | None:

@@ -33,7 +33,7 @@ class Facts:
         if not isinstance(value, ArrayValue):
             return (self._whole(key, value),) * n_layer
         if value.count != n_layer:
-            raise self._refusal(key, f"has {value.count} entries for {n_layer} blocks")
+            raise self.refusal(key, f"has {value.count} entries for {n_layer} blocks")
         return self._numbers(key, value)
 
     def flags(self, key: str) -> tuple[bool, ...] | None:
@@ -52,7 +52,7 @@ class Facts:
         if value is None:
             return None
         if isinstance(value, bool | str | ArrayValue) or not math.isfinite(value):
-            raise self._refusal(key, "is no finite number")
+            raise self.refusal(key, "is no finite number")
         return float(value)
 
     def text(self, key: str) -> str | None:
@@ -66,15 +66,15 @@ class Facts:
         if isinstance(value, bool):
             return int(value)
         if not isinstance(value, int) or not 0 <= value <= _MOST_COUNT:
-            raise self._refusal(key, f"is {shown(value)!r} where a count belongs")
+            raise self.refusal(key, f"is {shown(value)!r} where a count belongs")
         return value
 
     def _numbers(self, key: str, value: ArrayValue) -> tuple[int, ...]:
         if value.values is None:
-            raise self._refusal(key, f"is an array of {value.count} entries where one number per block belongs")
+            raise self.refusal(key, f"is an array of {value.count} entries where one number per block belongs")
         return tuple(self._whole(key, number) for number in value.values)
 
-    def _refusal(self, key: str, what: str) -> BadInputError:
+    def refusal(self, key: str, what: str) -> BadInputError:
         return BadInputError(
             f"{shown(self.header.path)} cannot be read as a model: {shown(self.prefix)}.{key} {what}.",
             "Convert or download the model again.",

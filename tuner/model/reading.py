@@ -19,9 +19,6 @@ from tuner.model.metadata import Facts
 from tuner.model.shards import ModelFiles, read_files
 from tuner.model.spec import ModelSpec
 
-MOST_LAYERS: Final = 512
-"""llama.cpp's own bound."""
-
 _BLOCK: Final = re.compile(r"blk\.(\d{1,6})\.")
 _EXPERT: Final = re.compile(r"blk\.\d+\.ffn_(up|down|gate|gate_up)_(ch|)exps")
 _NO_BLOCKS: Final = Blocks(
@@ -132,9 +129,9 @@ def _count_blocks(facts: Facts, weights: Weights) -> Depth:
             return Depth(n_layer=None, n_mtp=0, notes=())
         n_all = max(weights.blocks) + 1
         notes.append(f"The file does not state its number of blocks; {n_all} are counted from its tensors.")
-    if n_all > MOST_LAYERS:
+    if n_all > rules.MOST_LAYERS:
         raise BadInputError(
-            f"{shown(facts.header.path)} claims {n_all} blocks, and llama.cpp takes at most {MOST_LAYERS}.",
+            f"{shown(facts.header.path)} claims {n_all} blocks, and llama.cpp takes at most {rules.MOST_LAYERS}.",
             "Convert or download the model again.",
         )
     n_mtp = facts.count("nextn_predict_layers") or 0
@@ -190,7 +187,7 @@ def _assemble(files: ModelFiles, facts: Facts, weights: Weights, blocks: Blocks,
         parameters=parameters,
         bits_per_weight=8 * weights.total / parameters,
         bytes_by_type=count_bytes(tensors),
-        n_layer=n_layer,
+        n_layer=None if n_layer is None else len(blocks.layers),
         n_mtp_layers=n_mtp,
         n_embd=facts.count("embedding_length"),
         n_vocab=n_vocab,
