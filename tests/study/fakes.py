@@ -37,7 +37,9 @@ class FakeSpace:
     """The part of a search space that a study uses."""
 
     def __init__(self, domains: dict[str, tuple[Any, ...]], *, baseline: RunConfig | None = None, refuse=None, facts=None):
-        self.baseline = baseline or RunConfig(model="/m/a.gguf", threads=4, threads_batch=4, ctx_size=4096, flash_attn="on", n_gpu_layers=0)
+        self.baseline = baseline or RunConfig(
+            model="/m/a.gguf", threads=4, threads_batch=4, ctx_size=4096, flash_attn="on", n_gpu_layers=0
+        )
         self.domains = {
             name: Domain(values=values, ordered=all(isinstance(v, int) and not isinstance(v, bool) for v in values))
             for name, values in domains.items()
@@ -117,7 +119,12 @@ class FakeMeasurer:
         samples = tuple(self._sample(config, workload, plan) for _ in range(plan.samples))
         spent = sum((s.ttft_ms or 0) + (s.tpot_ms or 0) * plan.decode_tokens for s in samples) / 1000
         self.clock.now += spent + 0.05
-        return Outcome(state="complete", measurement=_measurement(config, workload, plan, samples, spent), measured_s=spent, elapsed_s=spent + 0.05)
+        return Outcome(
+            state="complete",
+            measurement=_measurement(config, workload, plan, samples, spent),
+            measured_s=spent,
+            elapsed_s=spent + 0.05,
+        )
 
     def _sample(self, config, workload, plan) -> Sample:
         ttft, tpot = self._cost(config)
@@ -187,7 +194,12 @@ def run(request, measurer=None, *, events=None, misfit=None, stop=None):
     measurer = measurer or FakeMeasurer()
     collect = events.append if events is not None else (lambda event: None)
     return run_study(
-        request, measurer, emit=collect, find_misfit=misfit or (lambda config: None), clock=measurer.clock, stop=stop or FakeStop()
+        request,
+        measurer,
+        emit=collect,
+        find_misfit=misfit or (lambda config: None),
+        clock=measurer.clock,
+        stop=stop or FakeStop(),
     )
 
 

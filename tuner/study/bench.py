@@ -14,7 +14,7 @@ from tuner.errors import InterruptedRunError
 from tuner.measure.record import Measurer, Outcome, Plan
 from tuner.objective import score_measurement
 from tuner.runconfig import RunConfig
-from tuner.study.attempt import Attempt, Purpose
+from tuner.study.attempt import Attempt
 from tuner.study.events import Progress, StudyEvent, TrialFinished, TrialStarted
 from tuner.study.history import History
 from tuner.study.merging import merge_outcomes
@@ -132,7 +132,9 @@ class Bench:
                 config=opened.config,
                 state=verdict.state,
                 reason=verdict.reason,
-                outcome=msgspec.structs.replace(known.outcome, measured_s=0.0, elapsed_s=0.0) if known and known.outcome else None,
+                outcome=msgspec.structs.replace(known.outcome, measured_s=0.0, elapsed_s=0.0)
+                if known and known.outcome
+                else None,
                 score=known.score if known else None,
             )
         else:
@@ -146,9 +148,13 @@ class Bench:
         if (refusal := self.request.space.refusal(config)) is not None:
             return Verdict(state="invalid", reason=refusal)
         if (failed := self.history.find_failure(config)) is not None:
-            return Verdict(state=failed.trial.state, reason=f"failed before, as trial {failed.trial.number}: {failed.trial.reason}")
+            return Verdict(
+                state=failed.trial.state, reason=f"failed before, as trial {failed.trial.number}: {failed.trial.reason}"
+            )
         if (larger := self.history.find_larger_failure(config)) is not None:
-            return Verdict(state="does_not_fit", reason=f"needs at least as much as trial {larger.trial.number}, which did not fit")
+            return Verdict(
+                state="does_not_fit", reason=f"needs at least as much as trial {larger.trial.number}, which did not fit"
+            )
         if proposal.purpose == "point" and (known := self.history.find_known(config, thorough=proposal.thorough)) is not None:
             return Verdict(state="duplicate", reason=f"the same point as trial {known.trial.number}", known=known)
         if (misfit := self._find_misfit(config)) is not None:

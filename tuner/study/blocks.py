@@ -60,5 +60,7 @@ def find_between(values: Sequence[Any], tried: Sequence[Any], best: Any) -> list
     known = sorted(index for index, value in enumerate(values) if value in tried)
     below = max((index for index in known if index < place), default=None)
     above = min((index for index in known if index > place), default=None)
-    middles = [(place + other) // 2 if other < place else (place + other + 1) // 2 for other in (below, above) if other is not None]
+    middles = [
+        (place + other) // 2 if other < place else (place + other + 1) // 2 for other in (below, above) if other is not None
+    ]
     return [values[index] for index in dict.fromkeys(middles) if index not in known]

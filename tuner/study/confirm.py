@@ -1,7 +1,7 @@
 """Proves a gain, or that there is none.
 
-Finalists and the default are run in turn on fresh contexts (A B C A B C …, the order rotated), so that drift of the machine meets
-all alike. The rounds that choose the finalist have no part in the gain: the interval comes from later rounds only.
+Finalists and the default are run in turn on fresh contexts (A B C A B C …, the order rotated), so that drift of the
+machine meets all alike. The rounds that choose the finalist have no part in the gain: the interval comes from later rounds only.
 """
 
 from __future__ import annotations
@@ -146,9 +146,7 @@ class Confirmation:
                 break
             self._run_round([self._baseline, winner], number, selecting=False)
             gain = self._make_gain(winner)
-            self._bench.emit(
-                RoundFinished(number=number, selecting=False, ratio=gain.ratio, low=gain.low, high=gain.high)
-            )
+            self._bench.emit(RoundFinished(number=number, selecting=False, ratio=gain.ratio, low=gain.low, high=gain.high))
             if gain.rounds >= LEAST_ROUNDS and _is_decided(gain):
                 break
         return gain
@@ -164,7 +162,12 @@ class Confirmation:
             return Gain(metric=metric, ratio=1.0, low=1.0, high=1.0, significant=False, rounds=0)
         ratio, low, high = paired_ratio(defaults, bests)
         return Gain(
-            metric=metric, ratio=ratio, low=low, high=high, significant=len(defaults) >= LEAST_ROUNDS and low > 1.0, rounds=len(defaults)
+            metric=metric,
+            ratio=ratio,
+            low=low,
+            high=high,
+            significant=len(defaults) >= LEAST_ROUNDS and low > 1.0,
+            rounds=len(defaults),
         )
 
     def _pair_up(self, winner: Finalist) -> tuple[list[float], list[float]]:
@@ -190,9 +193,7 @@ class Confirmation:
         finalists = sorted(self._finalists, key=lambda finalist: finalist is not winner)
         told = tuple(self._with_figures(finalist) for finalist in finalists)
         best = told[0] if winner is not None and self._wins(told[0], baseline, gain) else baseline
-        return Confirmed(
-            baseline=baseline, best=best, finalists=told, gain=gain, rounds=tuple(run.trial for run in self._runs)
-        )
+        return Confirmed(baseline=baseline, best=best, finalists=told, gain=gain, rounds=tuple(run.trial for run in self._runs))
 
     def _wins(self, winner: Trial, baseline: Trial, gain: Gain) -> bool:
         """A gain that is shown, or a default that breaks the limits where the winner keeps them."""
@@ -202,7 +203,9 @@ class Confirmation:
 
     def _with_figures(self, finalist: Finalist) -> Trial:
         outcomes = [
-            run.trial.outcome for run in self._runs if run.trial.config == finalist.trial.config and run.trial.score and run.trial.outcome
+            run.trial.outcome
+            for run in self._runs
+            if run.trial.config == finalist.trial.config and run.trial.score and run.trial.outcome
         ]
         return rescore(finalist.trial, merge_outcomes(outcomes), self._bench.request) if outcomes else finalist.trial
 

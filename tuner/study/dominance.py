@@ -19,7 +19,7 @@ def needs_as_much(candidate: RunConfig, failed: RunConfig) -> bool:
         return False
     if candidate.n_cpu_moe > failed.n_cpu_moe or not _offloads_as_much(candidate, failed):
         return False
-    if candidate.flash_attn != failed.flash_attn and candidate.flash_attn != "off":
+    if candidate.flash_attn not in {failed.flash_attn, "off"}:
         return False
     return _is_as_precise(candidate.cache_type_k, failed.cache_type_k) and _is_as_precise(
         candidate.cache_type_v, failed.cache_type_v

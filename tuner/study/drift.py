@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tuner.study.history import History
+from tuner.units import format_ratio
 
 EVERY: Final = 6
 """Trials between two runs of the incumbent."""
@@ -41,9 +42,7 @@ class DriftWatch:
         if repeat is None or repeat.trial.score is None or repeat.purpose != "repeat":
             return
         config = repeat.trial.config
-        first = next(
-            (a.trial for a in history.attempts if a.trial.config == config and not a.thorough and a.trial.score), None
-        )
+        first = next((a.trial for a in history.attempts if a.trial.config == config and not a.thorough and a.trial.score), None)
         if first is None or first is repeat.trial:
             return
         before, now = history.cost(first), history.cost(repeat.trial)
@@ -52,7 +51,9 @@ class DriftWatch:
         ratio = now.value / before.value
         if abs(ratio - 1.0) <= NOTABLE:
             return
-        word = "slower" if ratio > 1 else "faster"
-        share = ratio - 1 if ratio > 1 else 1 - ratio
-        self._note(f"The machine became {share:.0%} {word} during the search (trial {repeat.trial.number}); later points are compared with it as it is now.")
+        word, factor = ("slower", ratio) if ratio > 1 else ("faster", 1 / ratio)
+        self._note(
+            f"The machine became {format_ratio(factor)} {word} during the search (trial {repeat.trial.number}); "
+            "later points are compared with it as it is now."
+        )
         history.set_slowdown(history.slowdown * ratio)

@@ -69,11 +69,7 @@ class History:
     def find_known(self, config: RunConfig, *, thorough: bool) -> Attempt | None:
         """A figure for this very point from a run of the same length: short figures compare with short ones only."""
         return next(
-            (
-                a
-                for a in self.attempts
-                if a.trial.config == config and a.was_run and a.trial.score and a.thorough == thorough
-            ),
+            (a for a in self.attempts if a.trial.config == config and a.was_run and a.trial.score and a.thorough == thorough),
             None,
         )
 
@@ -97,9 +93,7 @@ class History:
     def rank(self, trials: Iterable[Trial], index: int = 0) -> list[Trial]:
         """Best first; of equals the one with fewer changes from the default."""
         keyed = [(cost, trial) for trial in trials if (cost := self.cost(trial, index)) is not None]
-        ordered = sorted(
-            keyed, key=lambda pair: (pair[0], count_changes(pair[1].config, self.baseline), pair[1].number)
-        )
+        ordered = sorted(keyed, key=lambda pair: (pair[0], count_changes(pair[1].config, self.baseline), pair[1].number))
         return [trial for _, trial in ordered]
 
     def count_run(self) -> int:

@@ -4,14 +4,17 @@ attempt is stored before the next one starts.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from tuner.errors import NothingFeasibleError
+from tuner.errors import InterruptedRunError, NothingFeasibleError
 from tuner.measure.record import Measurer
+from tuner.objective import metric_of
 from tuner.runconfig import RunConfig
 from tuner.study.attempt import Attempt
 from tuner.study.bench import Bench, Stop
@@ -20,7 +23,7 @@ from tuner.study.events import BestChanged, Note, StageStarted, StudyEvent, Stud
 from tuner.study.history import History
 from tuner.study.physics import PhysicsStrategy
 from tuner.study.points import find_config
-from tuner.study.ranking import find_front
+from tuner.study.ranking import count_changes, find_front
 from tuner.study.record import StudyRecord, open_record
 from tuner.study.request import CONFIRM_SHARE, StudyRequest
 from tuner.study.result import StudyResult
@@ -28,12 +31,15 @@ from tuner.study.sampled import SampledStrategy
 from tuner.study.shrinking import list_smaller
 from tuner.study.strategy import Proposal, Strategy, plan_full
 from tuner.trial import Trial
+from tuner.units import format_bytes, format_count, format_ms, format_rate
 
 MOST_FAILURES: Final = 5
 """Failed runs in a row after which the search ends."""
 MOST_FINALISTS: Final = 3
 _FINALIST_SHARE: Final = 0.05
 """Finalists are at most this much worse than the best of the search."""
+_EQUAL: Final = 0.02
+"""Points of the search nearer than this to its best are told apart by how simple they are."""
 _MEMORY: Final = frozenset({"does_not_fit", "out_of_memory"})
 
 
@@ -48,8 +54,8 @@ def run_study(
 ) -> StudyResult:
     """Tune. `find_misfit` says why a point does not fit before it is run; `clock` gives seconds that never go back.
 
-    Raises StorageError, BadInputError or UsageError for a storage or name that cannot be used, NothingFeasibleError when there is
-    no answer, InterruptedRunError when the user stopped; what was measured is stored in every case.
+    Raises StorageError, BadInputError or UsageError for a storage or name that cannot be used, NothingFeasibleError when
+    there is no answer, InterruptedRunError when the user stopped; what was measured is stored in every case.
     """
     record = open_record(request)
     history = History(request.goals, find_config(request.space, {}))
@@ -65,7 +71,7 @@ def run_study(
     )
     try:
         result = _Study(request, record, bench).run()
-    except NothingFeasibleError:
+    except (NothingFeasibleError, InterruptedRunError, KeyboardInterrupt):
         record.release()
         raise
     record.save_result(_summarise(result))
@@ -139,11 +145,8 @@ class _Study:
                 stage = proposal.stage
                 title = "Short runs, one group of settings after another" if stage == "screen" else "Full-length runs"
                 self._bench.emit(StageStarted(stage=stage, title=title))
-            attempt = self._bench.try_point(
-                proposal,
-                lambda config, outcome, proposal=proposal: strategy.extend(self._history, proposal, config, outcome),
-            )
-            self._see_best(attempt)
+            extend = functools.partial(strategy.extend, self._history, proposal)
+            self._see_best(self._bench.try_point(proposal, extend))
 
     def _find_stop_reason(self) -> str | None:
         if self._history.count_last_failures() >= MOST_FAILURES:
@@ -174,11 +177,20 @@ class _Study:
         """Raises NothingFeasibleError where every figure breaks a limit, naming the closest."""
         ranked = self._history.rank(t for t in self._history.figures() if self._is_allowed(t.config))
         if ranked and ranked[0].score and not ranked[0].score.is_feasible:
-            worst, limit = max(zip(ranked[0].score.violations, self._request.limits, strict=True), key=lambda pair: pair[0])
             raise NothingFeasibleError(
-                f"No configuration keeps the limits; trial {ranked[0].number} comes closest and misses {limit.text} by {worst:.1%}.",
+                f"No configuration keeps the limits; {self._describe_miss(ranked[0])}.",
                 "Loosen the limit, or give a smaller model or workload.",
             )
+
+    def _describe_miss(self, trial: Trial) -> str:
+        """The limit that a trial misses most, and what it reaches."""
+        violations = trial.score.violations if trial.score else ()
+        _, limit = max(zip(violations, self._request.limits, strict=True), key=operator.itemgetter(0))
+        measurement = trial.outcome.measurement if trial.outcome else None
+        reached = metric_of(measurement, limit.metric) if measurement else None
+        formats = {"memory": format_bytes, "throughput": format_rate, "ctx_size": format_count}
+        shown = formats.get(limit.metric, format_ms)(reached)
+        return f"trial {trial.number} comes closest and has {shown} where {limit.text} is asked"
 
     def _find_finalists(self, baseline: Attempt) -> list[Finalist]:
         """The best of the search that beat the default, near the top."""
@@ -199,7 +211,15 @@ class _Study:
             if best is not None and (cost := self._history.cost(trial)) is not None and cost.is_within(best, _FINALIST_SHARE)
         ]
         values = {a.trial.number: a.values for a in self._history.attempts}
-        return [Finalist(trial=trial, values=values[trial.number]) for trial in near[:MOST_FINALISTS]]
+        return [Finalist(trial=trial, values=values[trial.number]) for trial in self._prefer_simple(near)]
+
+    def _prefer_simple(self, ranked: list[Trial]) -> list[Trial]:
+        """The best few, and among them the simplest of those that the search cannot tell from the best."""
+        best = self._history.cost(ranked[0]) if ranked else None
+        equals = [t for t in ranked if best and (cost := self._history.cost(t)) and cost.is_within(best, _EQUAL)]
+        simplest = min(equals, key=lambda t: count_changes(t.config, self._history.baseline), default=None)
+        chosen = ranked[:MOST_FINALISTS]
+        return chosen if simplest is None or simplest in chosen else [*chosen[: MOST_FINALISTS - 1], simplest]
 
     def _make_result(self, confirmed: Confirmed, stop_reason: str) -> StudyResult:
         attempts = self._history.attempts

@@ -1,13 +1,13 @@
-"""Joins samples of one point that were taken at different times into one measurement. Medians are computed anew from all samples."""
+"""Joins samples of one point that were taken at different times; medians are computed anew from all of them."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 import msgspec
 
 from tuner.measure.record import Measurement, Outcome
+from tuner.measure.statistics import median_or_none
 
 
 def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
@@ -29,16 +29,16 @@ def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
 def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
     """Medians over the samples of all parts, which are of one point and one workload."""
     samples = tuple(sample for part in parts for sample in part.samples)
-    ttft = _median([sample.ttft_ms for sample in samples])
-    tpot = _median([sample.tpot_ms for sample in samples])
+    ttft = median_or_none([sample.ttft_ms for sample in samples])
+    tpot = median_or_none([sample.tpot_ms for sample in samples])
     steps = parts[0].workload.output_tokens - 1
     return msgspec.structs.replace(
         parts[-1],
         ttft_ms=ttft,
         tpot_ms=tpot,
         latency_ms=ttft + steps * tpot if ttft is not None and tpot is not None else None,
-        throughput_tps=_median([sample.decode_tps for sample in samples]),
-        throughput_total_tps=_median([sample.total_tps for sample in samples]),
+        throughput_tps=median_or_none([sample.decode_tps for sample in samples]),
+        throughput_total_tps=median_or_none([sample.total_tps for sample in samples]),
         memory_bytes=max(part.memory_bytes for part in parts),
         decode_tokens=min(part.decode_tokens for part in parts),
         load_ms=parts[0].load_ms,
@@ -47,8 +47,3 @@ def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         measured_s=sum(part.measured_s for part in parts),
     )
-
-
-def _median(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

@@ -1,7 +1,7 @@
 """How the values of a search space look to Optuna.
 
-Evenly spaced numbers are whole-number parameters, all other dimensions are categories, so that a dashboard shows llama.cpp's own
-values. Tuples and paths become short text.
+Evenly spaced numbers are whole-number parameters, all other dimensions are categories, so that a dashboard shows
+llama.cpp's own values. Tuples and paths become short text.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class Parameters:
         self._space = space
         defaults = space.values_of(space.baseline)
         self._values = {
-            name: _with_default(domain.values, defaults[name], ordered=domain.ordered)
-            for name, domain in space.domains.items()
+            name: _with_default(domain.values, defaults[name], ordered=domain.ordered) for name, domain in space.domains.items()
         }
         self._texts = {name: _name_values(name, values) for name, values in self._values.items()}
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from tuner.measure.record import Outcome, Plan
-from tuner.objective import needed_phases
 from tuner.runconfig import RunConfig
 from tuner.study.blocks import combine, find_between, form_blocks, thin_out
 from tuner.study.drift import DriftWatch
@@ -20,7 +19,7 @@ from tuner.study.points import count_points, find_config
 from tuner.study.ranking import Cost, count_changes, find_cost
 from tuner.study.request import StudyRequest
 from tuner.study.sampled import MOST_IDLE, count_idle
-from tuner.study.strategy import Proposal, plan_full, plan_short
+from tuner.study.strategy import Proposal, list_searched, plan_full, plan_short
 from tuner.trial import Trial
 
 TINY: Final = 12
@@ -82,7 +81,7 @@ class PhysicsStrategy:
 
     def _search(self, history: History) -> Walk:
         default = self._default_values(history)
-        names = self._relevant_names()
+        names = [name for name in list_searched(self._request) if name != "model"]
         if not names and len(self._models()) < 2:
             self.stop_reason = "no setting matters for these goals here"
             return
@@ -97,6 +96,7 @@ class PhysicsStrategy:
             self.stop_reason = "space exhausted"
             return
         yield from self._sample(history)
+        yield from self._simplify(history)
 
     def _default_values(self, history: History) -> dict[str, Any]:
         return next(dict(a.values) for a in history.attempts if a.trial.config == history.baseline)
@@ -104,18 +104,6 @@ class PhysicsStrategy:
     def _models(self) -> list[Any]:
         domain = self._space.domains.get("model")
         return list(domain.values) if domain else []
-
-    def _relevant_names(self) -> list[str]:
-        """Dimensions that move what the goals and limits need; the rest keep the default, which is the simpler one."""
-        prefill, decode = needed_phases(self._request.goals, self._request.limits)
-        metrics = {*self._request.goals, *(limit.metric for limit in self._request.limits)}
-        phases = {"prefill"} if prefill else set()
-        phases |= {"decode"} if decode else set()
-        phases |= {"memory"} if metrics & {"memory", "context"} else set()
-        relevant = set(self._space.relevant(frozenset(phases)))
-        if metrics & {"context", "ctx_size"}:
-            relevant.add("ctx_size")
-        return [n for n, d in self._space.domains.items() if n in relevant and n != "model" and len(d.values) > 1]
 
     def _screen_all(self, history: History, names: list[str], default: dict[str, Any]) -> Walk:
         self._watch.start(default)
@@ -148,9 +136,7 @@ class PhysicsStrategy:
             return
         yield Proposal(values=values, plan=plan_short(self._request), stage="screen")
         if self._watch.is_due(history):
-            yield Proposal(
-                values=self._watch.values, plan=plan_short(self._request), stage="screen", purpose="repeat"
-            )
+            yield Proposal(values=self._watch.values, plan=plan_short(self._request), stage="screen", purpose="repeat")
             self._watch.learn(history)
 
     def find_short(self, history: History, config: RunConfig) -> Trial | None:
@@ -171,9 +157,8 @@ class PhysicsStrategy:
         chosen: dict[RunConfig, None] = {}
         for goal in range(len(self._request.goals)):
             for model in self._models() or [None]:
-                ranked = history.rank(
-                    history.figures(thorough=False, where=lambda c, model=model: model is None or c.model == model), goal
-                )
+                short = history.figures(thorough=False)
+                ranked = history.rank([t for t in short if model is None or t.config.model == model], goal)
                 is_main = model is None or model == history.baseline.model or self._request.allow_quality_loss
                 chosen |= dict.fromkeys(self._near_best(history, ranked, goal, most=_MOST_PROMISING if is_main else 1))
         for config in chosen:
@@ -203,6 +188,28 @@ class PhysicsStrategy:
                 best, fruitless = now, 0
             elif history.last is not None and history.last.was_run:
                 fruitless += 1
+
+    def _simplify(self, history: History) -> Walk:
+        """Put each changed setting of the best point back to its default, where the difference cannot be seen."""
+        ranked = [t for t in history.rank(history.figures(thorough=True)) if self._may_win(t.config, history)]
+        default = self._default_values(history)
+        if not ranked or ranked[0].config == history.baseline:
+            return
+        best, values = history.cost(ranked[0]), next(a.values for a in history.attempts if a.trial is ranked[0])
+        for name in [name for name in values if values[name] != default[name] and name != "model"]:
+            simpler = {**values, name: default[name]}
+            config = self.find(simpler)
+            if config == history.baseline or history.find_failure(config) is not None:
+                continue
+            if history.find_known(config, thorough=True) is None:
+                yield self._full(simpler)
+            known = history.find_known(config, thorough=True)
+            cost = history.cost(known.trial) if known else None
+            if best is not None and cost is not None and cost.is_within(best, NOTICEABLE):
+                values = simpler
+
+    def _may_win(self, config: RunConfig, history: History) -> bool:
+        return self._request.allow_quality_loss or config.model == history.baseline.model
 
     def _best_full(self, history: History) -> Cost | None:
         ranked = history.rank(history.figures(thorough=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from tuner.study.parameters import Parameters
 from tuner.study.request import StudyRequest, describe_identity
 from tuner.study.sampling import make_sampler, store_violations
 from tuner.study.storage import guard_storage, is_owner_alive, open_storage, retry_locked
+from tuner.study.strategy import list_searched
 from tuner.trial import Trial
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class StudyRecord:
         self._request = request
         self._study = study
         self._parameters = Parameters(request.space)
-        self._distributions = self._parameters.distributions()
+        searched = set(list_searched(request))
+        self._distributions = {name: d for name, d in self._parameters.distributions().items() if name in searched}
 
     @property
     def name(self) -> str:
@@ -122,7 +124,8 @@ class StudyRecord:
 
     def read_attempts(self) -> list[Attempt]:
         """What is stored, in order; interrupted points are left out."""
-        return self._call(lambda: [attempt for stored in self._study.get_trials(deepcopy=False) if (attempt := self._read(stored))])
+        trials = self._call(lambda: self._study.get_trials(deepcopy=False))
+        return [attempt for stored in trials if (attempt := self._read(stored))]
 
     def read_elapsed(self) -> float:
         """Wall time of earlier sittings, s."""
@@ -164,7 +167,7 @@ class StudyRecord:
 
         owner = self._call(lambda: self._study.user_attrs.get("owner"))
         if owner and owner.get("pid") != os.getpid() and is_owner_alive(owner):
-            raise BadInputError(f"The study {self.name} is being run by process {owner['pid']}.", "Wait for it, or stop it first.")
+            raise BadInputError(f"The study {self.name} is run by process {owner['pid']}.", "Wait for it, or stop it first.")
         mine = {"host": platform.node(), "pid": os.getpid(), "started": psutil.Process().create_time()}
         self._call(lambda: self._study.set_user_attr("owner", mine))
 
@@ -228,7 +231,9 @@ def open_record(request: StudyRequest) -> StudyRecord:
 def _create(request: StudyRequest, storage: Any) -> optuna.Study:
     import optuna
 
-    directions = ["maximize" if goal in LARGER_IS_BETTER else "minimize" for goal in request.goals]
+    directions: list[Literal["minimize", "maximize"]] = [
+        "maximize" if goal in LARGER_IS_BETTER else "minimize" for goal in request.goals
+    ]
     names = [request.study_name] if request.study_name else [f"{request.title}-{n}" for n in range(1, _MOST_NAMES)]
     taken = set(retry_locked(lambda: optuna.get_all_study_names(storage)))
     for name in names:
@@ -268,7 +273,7 @@ def _check_identity(request: StudyRequest, stored: dict[str, str]) -> None:
         return
     told = "; ".join(f"{name} was {stored.get(name) or 'none'} and is {current[name] or 'none'}" for name in different)
     raise BadInputError(
-        f"The study {request.study_name} cannot go on, {' and '.join(different)} differ{'s' if len(different) == 1 else ''}: {told}.",
+        f"The study {request.study_name} cannot go on, because not all is as it was: {told}.",
         "Start a new study, or give the same as before.",
     )
 

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from tuner.space.searchspace import SearchSpace
 
 
-def list_smaller(
-    space: SearchSpace, workload: Workload, fits: Callable[[RunConfig], bool]
-) -> Iterator[dict[str, Any]]:
+def list_smaller(space: SearchSpace, workload: Workload, fits: Callable[[RunConfig], bool]) -> Iterator[dict[str, Any]]:
     """Values of smaller configurations that still hold the workload and may fit, nearest to the default first."""
     defaults = dict(space.values_of(space.baseline))
     needed = workload.tokens_per_slot * workload.users

@@ -162,10 +162,15 @@ def _connect(url: str) -> BaseStorage:
         except RuntimeError as error:
             raise StorageError(f"{url} was written by another version of Optuna.", "Give another --storage.") from error
         else:
-            if url.startswith(_SQLITE):
+            if url.startswith(_SQLITE) and not is_in_memory(url):
                 _prepare_sqlite(storage)
             return get_storage(storage)
     raise StorageError(f"{url} cannot be opened.", "Try again.")
+
+
+def is_in_memory(url: str) -> bool:
+    """A database that ends with the process; for trials of the search itself."""
+    return url == f"{_SQLITE}:memory:"
 
 
 def _is_race(error: Exception) -> bool:
@@ -204,10 +209,11 @@ def retry_locked(write: Callable[[], Any]) -> Any:
 
 
 def _full_text(error: BaseException) -> str:
-    parts, current = [], error
+    parts: list[str] = []
+    current: BaseException | None = error
     while current is not None:
         parts.append(str(current))
-        current = current.__cause__ or current.__context__  # type: ignore[assignment]
+        current = current.__cause__ or current.__context__
     return " ".join(parts).lower()
 
 

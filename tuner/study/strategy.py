@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -13,6 +13,9 @@ from tuner.study.attempt import Purpose
 from tuner.study.history import History
 from tuner.study.request import StudyRequest
 from tuner.trial import Stage
+
+if TYPE_CHECKING:
+    from tuner.space.base import Phase
 
 SHORT_DECODE: Final = 32
 """Tokens written by a run that only screens."""
@@ -49,6 +52,25 @@ class Strategy(Protocol):
         ...
 
 
+def list_searched(request: StudyRequest) -> tuple[str, ...]:
+    """The dimensions that this request's strategy moves.
+
+    Our own leaves alone what moves nothing that the goals and limits need; Optuna's controls get the whole space.
+    """
+    domains = request.space.domains
+    if request.strategy != "physics":
+        return tuple(domains)
+    prefill, decode = needed_phases(request.goals, request.limits)
+    metrics = {*request.goals, *(limit.metric for limit in request.limits)}
+    phases: set[Phase] = {"prefill"} if prefill else set()
+    phases |= {"decode"} if decode else set()
+    phases |= {"memory"} if metrics & {"memory", "context"} else set()
+    relevant = {*request.space.relevant(frozenset(phases)), "model"}
+    if metrics & {"context", "ctx_size"}:
+        relevant.add("ctx_size")
+    return tuple(name for name, domain in domains.items() if name in relevant and len(domain.values) > 1)
+
+
 def plan_short(request: StudyRequest, *, samples: int = 1) -> Plan:
     """The cheapest run that says something about the goals: needed phases only, a short answer."""
     prefill, decode = needed_phases(request.goals, request.limits)
@@ -63,6 +85,4 @@ def plan_full(request: StudyRequest, *, samples: int = _THOROUGH_SAMPLES, fresh:
     """Turns of full length. A phase that no goal needs is kept short, so that its figure exists all the same."""
     _, decode = needed_phases(request.goals, request.limits)
     n_out = request.workload.output_tokens
-    return Plan(
-        samples=samples, prefill=True, decode_tokens=n_out if decode else min(n_out, SHORT_DECODE), fresh=fresh
-    )
+    return Plan(samples=samples, prefill=True, decode_tokens=n_out if decode else min(n_out, SHORT_DECODE), fresh=fresh)
