@@ -33,7 +33,7 @@ FAULTS = [
     ("Aborts", "crash", "GGML_ASSERT(view_src == nullptr) failed", "last line of the log"),
     ("AbortsForMemory", "out_of_memory", "std::bad_alloc", "what():  std::bad_alloc"),
     ("Segfaults", "crash", "SIGSEGV", ""),
-    ("RefusesEveryKernel", "crash", "an instruction that this processor refuses (SIGILL)", ""),
+    ("UsesUnknownInstructions", "crash", "an instruction that this processor refuses (SIGILL)", ""),
     ("Hangs", "timeout", "no answer within 1.5s", "about to wait for ever"),
     ("HangsDeafly", "timeout", "no answer within 1.5s", ""),
     ("HangsWithChild", "timeout", "no answer within 1.5s", "grandchild"),
@@ -149,26 +149,6 @@ def test_a_crash_of_a_used_child_is_tried_in_a_new_one() -> None:
     """A point is blamed only when a fresh process crashes too."""
     with open_measurer("TiresAfterOnePoint") as measurer:
         assert [measurer.measure(SOUND, QUICK, PLAN).state for _ in range(4)] == ["complete"] * 4
-
-
-def test_kernels_that_the_processor_refuses_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The point is measured without repacked weights, says so, and so are all points after it."""
-    monkeypatch.delenv("ROOFTUNE_REPACK", raising=False)
-    with open_measurer("RefusesRepackedKernels") as measurer:
-        assert not measurer.repack_is_off
-        for config in (FAULTY, SOUND):
-            outcome = measurer.measure(config, QUICK, PLAN)
-            assert outcome.state == "complete"
-            assert outcome.measurement is not None
-            assert "--no-repack" in outcome.measurement.notes[0]
-        assert measurer.repack_is_off
-
-
-def test_a_user_who_asked_for_repacked_kernels_gets_the_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the environment says is not overruled."""
-    monkeypatch.setenv("ROOFTUNE_REPACK", "on")
-    with open_measurer("RefusesRepackedKernels") as measurer:
-        assert measurer.measure(FAULTY, QUICK, PLAN).state == "crash"
 
 
 def test_a_setting_of_the_process_gets_a_new_process() -> None:

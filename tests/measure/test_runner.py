@@ -106,7 +106,7 @@ def test_samples_that_stay_disturbed_make_a_noisy_point_with_its_evidence() -> N
     assert outcome.reason.startswith("0 of 2 samples undisturbed after 2 disturbed ones: ")
     assert outcome.measurement is not None
     assert all(sample.disturbed for sample in outcome.measurement.samples)
-    assert outcome.measurement.notes[0].startswith("every sample was disturbed: ")
+    assert outcome.measurement.notes == (f"noisy: {outcome.reason}",)
 
 
 def test_one_child_serves_many_points() -> None:

@@ -98,8 +98,6 @@ def form_measurement(
 
 def _describe(gathered: Gathered, plan: Plan, workload: Workload, written: int) -> Sequence[str]:
     notes = list(dict.fromkeys(gathered.notes))
-    if not gathered.kept:
-        notes.append("every sample was disturbed: " + gathered.discarded[0].disturbed)
     if 0 < written < plan.decode_tokens:
         notes.append(f"the generation ended after {written} of {plan.decode_tokens} tokens")
     if 0 < written < FEWEST_RANKED:

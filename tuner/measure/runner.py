@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from tuner.errors import BadInputError, InterruptedRunError
 from tuner.measure import protocol
 from tuner.measure.activity import Activity, Snapshot, compare_snapshots, read_affinity, take_snapshot
 from tuner.measure.child import Child, ChildEndedError
-from tuner.measure.ending import Ending, explain_ending
+from tuner.measure.ending import explain_ending
 from tuner.measure.figures import (
     Gathered,
     decode_threads,
@@ -42,13 +41,6 @@ TIME_LIMIT_S: Final = 120.0
 
 SLOWEST_DISK: Final = 50e6
 """Bytes per second that a model file is granted to load at, on top of the time limit."""
-
-REPACK_SWITCH: Final = "ROOFTUNE_REPACK"
-"""Environment variable of the llama_cpp_python engine; "off" loads weights as they are in the file."""
-
-WITHOUT_REPACK: Final = (
-    "llama.cpp's kernels for repacked weights crash on this processor (SIGILL): measured without them (--no-repack)"
-)
 
 _SIMULATED: Final = "simulated"
 _STATE_OF_KIND: Final[dict[str, OutcomeState]] = {
@@ -90,7 +82,7 @@ class ChildMeasurer:
         self._engine_name = engine_name
         self._limit_s = time_limit_s
         self._ceiling = memory_ceiling_bytes
-        self._environ = dict(environ or {})
+        self._environ = environ
         self._rpc_servers = rpc_servers
         self._cores = float(usable_cores or len(read_affinity()) or os.cpu_count() or 1)
         self._tolerance = tolerance
@@ -105,11 +97,6 @@ class ChildMeasurer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    @property
-    def repack_is_off(self) -> bool:
-        """Repacked kernels turned out to crash here, so that every figure is without them; an export should say so."""
-        return self._environ.get(REPACK_SWITCH) == "off"
 
     @property
     def child_pid(self) -> int | None:
@@ -175,8 +162,6 @@ class ChildMeasurer:
     def _measure(self, config: RunConfig, workload: Workload, plan: Plan, gathered: Gathered) -> Outcome:
         prepared = self._prepare_point(config, workload, plan)
         runtime = self._describe_in_child()
-        if self.repack_is_off:
-            gathered.notes.append(WITHOUT_REPACK)
         self._gather(config, plan, prepared, gathered)
         measurement = form_measurement(gathered, prepared, plan, config=config, workload=workload, runtime=runtime)
         return self._conclude(measurement, plan, gathered)
@@ -184,14 +169,16 @@ class ChildMeasurer:
     def _conclude(self, measurement: Measurement | None, plan: Plan, gathered: Gathered) -> Outcome:
         if len(gathered.kept) >= plan.samples:
             return Outcome(state="complete", measurement=measurement)
-        repeated, wanted = len(gathered.discarded), plan.samples
-        reason = f"{len(gathered.kept)} of {wanted} samples undisturbed after {repeated} disturbed ones"
-        last = gathered.discarded[-1].disturbed if gathered.discarded else ""
+        reason = _describe_noise(gathered, plan)
+        if measurement is not None:
+            measurement = msgspec.structs.replace(measurement, notes=(*measurement.notes, f"noisy: {reason}"))
         tail = self._child.log_tail if self._child is not None else ()
-        return Outcome(state="noisy", reason=f"{reason}: {last}", measurement=measurement, log_tail=tail)
+        return Outcome(state="noisy", reason=reason, measurement=measurement, log_tail=tail)
 
     def _prepare_point(self, config: RunConfig, workload: Workload, plan: Plan) -> Prepared:
-        """Asked once more, of a new child, where the first refusal or death may not be the point's own doing."""
+        """Asked once more, of a new child, where the first refusal or death may not be the point's own doing: needs_process
+        means just that, and a child that served other points before gets the blame only if a new one crashes too.
+        """
         request = PrepareRequest(
             config=config,
             workload=workload,
@@ -205,7 +192,8 @@ class ChildMeasurer:
             return self._ask_prepared(request)
         except ChildEndedError as end:
             self._child = None
-            if not self._has_remedy(end.ending, served_before=served_before):
+            crashed = end.ending.cause == "exited" and explain_ending(end.ending)[0] == "crash"
+            if not (served_before and crashed):
                 raise
         except EngineError as refusal:
             if refusal.kind != "needs_process":
@@ -217,15 +205,6 @@ class ChildMeasurer:
         answer = self._ask(protocol.Prepare(request=request), self._load_limit(request.config))
         assert isinstance(answer, protocol.IsPrepared)
         return answer.prepared
-
-    def _has_remedy(self, ending: Ending, *, served_before: bool) -> bool:
-        """An illegal instruction may come from a repacked kernel, which can be switched off; and a child that served other
-        points before gets the blame only if a new one crashes too.
-        """
-        if ending.exit_code == -signal.SIGILL and REPACK_SWITCH not in {**os.environ, **self._environ}:
-            self._environ[REPACK_SWITCH] = "off"
-            return True
-        return served_before and ending.cause == "exited" and explain_ending(ending)[0] == "crash"
 
     def _describe_in_child(self) -> RuntimeFacts:
         if self._runtime is None:
@@ -349,6 +328,12 @@ def measure_file(model: str) -> int:
         return 0
     shards = re.search(r"-\d{5}-of-(\d{5})\.gguf$", model)
     return size * (int(shards.group(1)) if shards else 1)
+
+
+def _describe_noise(gathered: Gathered, plan: Plan) -> str:
+    last = gathered.discarded[-1].disturbed if gathered.discarded else "none were taken"
+    disturbed = len(gathered.discarded)
+    return f"{len(gathered.kept)} of {plan.samples} samples undisturbed after {disturbed} disturbed ones: {last}"
 
 
 def _set_slow_start_apart(gathered: Gathered) -> None:
