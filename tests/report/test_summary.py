@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import itertools
+import shlex
 
 import pytest
 from rich.console import Console
 
 from tests.builders.reports import DEFAULT, TUNED, report, side
+from tuner.engines.base import RuntimeFacts
 from tuner.report import Gain
 from tuner.report.summary import build_measure_command, describe_verdict, find_changes, find_missed_limits, render_summary
+from tuner.runconfig import RunConfig
 from tuner.workload import PRESETS, Workload
 
 
@@ -82,6 +86,22 @@ def test_the_command_measures_the_same_point() -> None:
     assert command.startswith("rooftune measure '/models/smol lm2.gguf' --workload quick")
     assert "--set ubatch_size=256" in command
     assert "--set flash_attn=off" in command
+
+
+def test_the_command_sets_every_setting_to_the_same_value() -> None:
+    from tuner.space import apply_settings, parse_settings
+
+    best = TUNED.replace(n_gpu_layers=31, tensor_split=(3.0, 1.0), split_mode="row", load_mode="mmap+mlock", op_offload=False)
+    words = shlex.split(build_measure_command(report(best=best)) or "")
+    given = [value for flag, value in itertools.pairwise(words) if flag == "--set"]
+    assert apply_settings(RunConfig(), parse_settings(given)) == best
+
+
+def test_simulated_figures_are_not_called_measured() -> None:
+    runtime = RuntimeFacts(engine="simulated", version="1", llama_cpp="")
+    text = draw(report(runtime=runtime))
+    assert "Simulated @ depth 0" in text
+    assert "easured" not in text
 
 
 def test_a_workload_of_ones_own_has_no_such_command() -> None:

@@ -56,9 +56,10 @@ def describe_origin(report: Report) -> list[str]:
         f"decode {format_rate(best.throughput_tps)}" if best.throughput_tps is not None else "",
         f"memory {format_bytes(best.memory_bytes)}",
     ]
+    build = report.runtime.llama_cpp or "of unknown version"
     lines = [
         f"Tuned by rooftune for the objective {report.objective}: {describe_workload(report)}.",
-        f"Measured with llama.cpp {report.runtime.llama_cpp or 'of unknown version'}: {', '.join(filter(None, figures))}.",
+        f"{report.basis.capitalize()} with llama.cpp {build}: {', '.join(filter(None, figures))}.",
         _describe_gain(report),
     ]
     if best.config.parallel > 1:

@@ -81,7 +81,7 @@ def _expect_prefill(report: Report) -> str:
         return "not measured by this tune."
     slots = max(1, report.best.config.parallel)
     rate = report.workload.prompt_tokens * slots * 1000 / ttft
-    return f"{format_rate(rate)} were measured{_over_slots(slots)}."
+    return f"{format_rate(rate)} were {report.basis}{_over_slots(slots)}."
 
 
 def _expect_decode(report: Report) -> str:
@@ -89,7 +89,7 @@ def _expect_decode(report: Report) -> str:
     if not tpot:
         return "not measured by this tune."
     slots = max(1, report.best.config.parallel)
-    return f"{format_rate(1000 * slots / tpot)} were measured{_over_slots(slots)}."
+    return f"{format_rate(1000 * slots / tpot)} were {report.basis}{_over_slots(slots)}."
 
 
 def _over_slots(slots: int) -> str:

@@ -47,7 +47,7 @@ def build_report(
         pareto=tuple(build_side(_measurement(trial)) for trial in result.pareto),
         files=_list_files(result.per_model, models),
         trials=count_states(result.trials),
-        notes=(*notes, *result.notes, *([result.stop_reason] if result.stop_reason else [])),
+        notes=(*notes, *result.notes, *([f"the search ended: {result.stop_reason}"] if result.stop_reason else [])),
         rpc=rpc,
         elapsed_s=round(result.elapsed_s, 3),
         measured_s=round(result.measured_s, 3),

@@ -1,7 +1,7 @@
 """The final answer of a tune, frozen: what was measured, on what, and how sure it is.
 
-Every figure here was measured; nothing is predicted. The names of the fields are the keys of the JSON and of the YAML file,
-and stay as they are within a schema.
+Every figure comes from samples (of the simulated engine where `runtime` says so); nothing is predicted. The names of the
+fields are the keys of the JSON and of the YAML file, and stay as they are within a schema.
 """
 
 from __future__ import annotations
@@ -166,6 +166,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def is_default_best(self) -> bool:
         """Nothing was shown to be better than what llama.cpp does by itself."""
         return self.best.config == self.baseline.config
+
+    @property
+    def basis(self) -> str:
+        """Where the figures come from, as a word: measured, or simulated by the engine of that name."""
+        return "simulated" if self.runtime.engine == "simulated" else "measured"
 
     @property
     def goals(self) -> tuple[str, ...]:

@@ -91,10 +91,11 @@ def render_summary(report: Report) -> list[RenderableType]:
     if not report.is_default_best:
         parts.append(_draw_changes(report))
     if len(report.pareto) > 1:
-        parts.append(_draw_sides("Best compromises, measured", [("", side) for side in report.pareto]))
+        told = [(_list_settings(report.baseline.config, side.config), side) for side in report.pareto]
+        parts.append(_draw_sides(f"Best compromises, {report.basis}", told))
     if len(report.files) > 1:
         named = [(f"{each.model.quant} ({format_bytes(each.model.bytes)})", each.best) for each in report.files]
-        parts.append(_draw_sides("Each file's best, measured", named))
+        parts.append(_draw_sides(f"Each file's best, {report.basis}", named))
     parts.extend(Text(f"note: {note}", style="dim") for note in report.notes)
     parts.append(Text(_describe_effort(report), style="dim"))
     return parts
@@ -120,7 +121,7 @@ def _describe_setting(report: Report) -> str:
 
 
 def _draw_figures(report: Report) -> Table:
-    table = Table(title=f"Measured @ depth {report.workload.depth_tokens}", title_justify="left")
+    table = Table(title=f"{report.basis.capitalize()} @ depth {report.workload.depth_tokens}", title_justify="left")
     table.add_column("")
     for name in ("default", "best", "better by"):
         table.add_column(name, justify="right")
@@ -147,9 +148,14 @@ def _draw_sides(title: str, named: list[tuple[str, Side]]) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("", *metrics):
         table.add_column(name, justify="right" if name else "left")
-    for number, (name, side) in enumerate(named, start=1):
-        table.add_row(name or str(number), *(_write_figure(metric, figure_of(side, metric)) for metric in metrics))
+    for name, side in named:
+        table.add_row(name, *(_write_figure(metric, figure_of(side, metric)) for metric in metrics))
     return table
+
+
+def _list_settings(before: RunConfig, after: RunConfig) -> str:
+    changes = find_changes(before, after).items()
+    return ", ".join(f"{name} {_write_value(new)}" for name, (_, new) in changes) or "the default"
 
 
 def _find_phases() -> dict[str, str]:
@@ -162,9 +168,10 @@ def _find_phases() -> dict[str, str]:
 
 
 def _describe_effort(report: Report) -> str:
-    share = f"{100 * report.measured_s / report.elapsed_s:.0f} %" if report.elapsed_s > 0 else "0 %"
+    share = 100 * report.measured_s / report.elapsed_s if report.elapsed_s > 0 else 0.0
+    told = f", {share:.0f} % of it inside measured prefill and decode" if report.basis == "measured" else ""
     counts = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in report.trials.items() if count)
-    return f"trials: {counts}; took {format_duration(report.elapsed_s)}, {share} of it inside measured prefill and decode"
+    return f"trials: {counts}; took {format_duration(report.elapsed_s)}{told}"
 
 
 def _misses(side: Side, limit: Limit) -> bool:

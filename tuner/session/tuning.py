@@ -50,7 +50,7 @@ def tune(
     checked = check_tune(request)
     machine = profile()
     space = form_space(checked, machine)
-    notes = _describe_start(checked, space, machine, survey)
+    notes = describe_start(checked, space, machine, survey)
     for note in notes:
         emit(Note(text=note))
     with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc) as measurer:
@@ -145,7 +145,7 @@ def guard_memory(models: tuple[ModelSpec, ...], machine: HardwareProfile) -> Cal
     return misfit
 
 
-def _describe_start(
+def describe_start(
     checked: Checked, space: SearchSpace, machine: HardwareProfile, survey: Callable[[float], Activity]
 ) -> tuple[str, ...]:
     """What a user should know before the search begins."""

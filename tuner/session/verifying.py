@@ -61,7 +61,7 @@ def find_changes(report: Report, spec: ModelSpec, machine: HardwareProfile) -> t
     was, now = report.machine, note_machine(machine)
     pairs = (
         ("the machine", was.summary, now.summary, was.fingerprint != now.fingerprint),
-        ("the GPU driver", was.driver, now.driver, was.driver != now.driver),
+        ("the GPU driver", was.driver or "none", now.driver or "none", was.driver != now.driver),
         ("usable threads", was.usable_threads, now.usable_threads, was.usable_threads != now.usable_threads),
         (
             "the memory limit",

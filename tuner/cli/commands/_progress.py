@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
+    from tuner.runconfig import RunConfig
     from tuner.study.events import StudyEvent
     from tuner.trial import Trial
 
@@ -30,6 +31,7 @@ class Progress:
         self._best = ""
         self._left: float | None = None
         self._changes: dict[int, dict[str, object]] = {}
+        self._default: RunConfig | None = None
         self._status: Status | None = None
 
     def __enter__(self) -> Self:
@@ -76,12 +78,23 @@ class Progress:
                 return
 
     def _tell_trial(self, trial: Trial) -> None:
-        if trial.state in {"duplicate", "invalid", "does_not_fit"} and not self._verbose:
+        settings = self._describe_settings(trial)
+        is_routine = trial.state in {"duplicate", "invalid", "does_not_fit"} or trial.stage == "confirm"
+        if is_routine and not self._verbose:
             return
-        settings = describe_settings(self._changes.pop(trial.number, {}))
         outcome = describe_outcome(trial, self._goal)
         best = f"; best so far {self._best}" if self._best else ""
         self.tell(f"{self._stage or trial.stage} {trial.number}: {settings}: {outcome}{best}{self._describe_left()}")
+
+    def _describe_settings(self, trial: Trial) -> str:
+        """What a trial changes; for one that was not announced, seen against the default."""
+        changes = self._changes.pop(trial.number, None)
+        if trial.stage == "baseline":
+            self._default = trial.config
+        if changes is None and self._default is not None:
+            default = self._default.as_dict()
+            changes = {name: value for name, value in trial.config.as_dict().items() if value != default[name]}
+        return describe_settings(changes or {})
 
     def _describe_best(self, trial: Trial, ratio: float | None) -> str:
         gain = f" ({format_ratio(ratio)})" if ratio is not None else ""

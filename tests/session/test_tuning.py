@@ -1,0 +1,137 @@
+"""The whole way of a tune over an engine that only pretends, so that every figure is known beforehand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tuner.errors import BadInputError, InterruptedRunError, NothingFeasibleError
+from tuner.hardware import HardwareProfile
+from tuner.hardware.record import CpuFacts, LimitFacts, MemoryFacts
+from tuner.measure.activity import Activity
+from tuner.measure.stop import Stop
+from tuner.report import Gain, Report, read_report, write_report
+from tuner.session import MeasureRequest, TuneRequest, measure_once, save_report, tune, verify
+from tuner.study.events import Note, StageStarted, TrialFinished
+
+MACHINE = HardwareProfile(
+    cpu=CpuFacts(physical_cores=2, logical_cpus=2),
+    memory=MemoryFacts(total_bytes=8 * 2**30, available_bytes=6 * 2**30),
+    limits=LimitFacts(usable_threads=2, usable_physical=2, affinity_count=2, memory_available_bytes=6 * 2**30),
+    fingerprint="two-cores",
+    summary="2 cores, 8 GiB",
+)
+QUIET = Activity(wall_s=1.0, others_cores=0.0, steal_cores=0.0, swapped_pages=0, throttled_share=None, throttle_count=0)
+
+
+def request(folder: Path, **changes: object) -> TuneRequest:
+    (folder / "tiny.yaml").write_text("name: tiny\nprompt_tokens: 32\noutput_tokens: 8\n")
+    (folder / "space.yaml").write_text("name: two\ndimensions:\n  threads: [1, 2]\n")
+    plain = TuneRequest(demo=True, engine="simulated", workload="tiny.yaml", space="space.yaml", budget="30s", trials=3)
+    return msgspec.structs.replace(plain, **changes)
+
+
+def run(asked: TuneRequest, **more) -> Report:
+    given = {"emit": lambda _: None, "stop": Stop(), "profile": lambda: MACHINE, "survey": lambda _: QUIET}
+    return tune(asked, **(given | more))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2: Path) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_tune_ends_in_a_report_that_can_be_read_back(here: Path) -> None:
+    asked, events = request(here, objective="latency", limits=("memory<=4GiB",)), []
+    report = run(asked, emit=events.append)
+    assert report.machine.fingerprint == "two-cores"
+    assert report.model.quant == "Q4_1"
+    assert report.limits == ("memory<=4GiB",)
+    assert report.best.latency_ms is not None
+    assert report.best.samples.tpot_ms
+    assert report.trials["complete"] >= 2
+    assert next(event.stage for event in events if isinstance(event, StageStarted)) == "baseline"
+    assert any(isinstance(event, TrialFinished) for event in events)
+    assert read_report(save_report(report, asked).path) == report
+
+
+def test_a_busy_machine_is_told_before_the_search(here: Path) -> None:
+    from tuner.session import tuning
+    from tuner.session.checking import check_tune
+
+    checked = check_tune(msgspec.structs.replace(request(here), engine="llama-cpp-python"))
+    space = tuning.form_space(checked, MACHINE)
+    busy = msgspec.structs.replace(QUIET, others_cores=1.5)
+    assert any("busy" in note for note in tuning.describe_start(checked, space, MACHINE, lambda _: busy))
+    assert not any("busy" in note for note in tuning.describe_start(checked, space, MACHINE, lambda _: QUIET))
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_arithmetic(here: Path) -> None:
+    small = msgspec.structs.replace(MACHINE, limits=msgspec.structs.replace(MACHINE.limits, memory_available_bytes=50 * 2**20))
+    with pytest.raises(NothingFeasibleError, match="KV cache"):
+        run(request(here), profile=lambda: small)
+
+
+def test_a_stop_says_how_to_go_on_and_the_study_goes_on(here: Path) -> None:
+    stop = Stop()
+
+    def stop_soon(event: object) -> None:
+        if isinstance(event, TrialFinished):
+            stop.request()
+
+    with pytest.raises(InterruptedRunError) as caught:
+        run(request(here, study="mine"), emit=stop_soon, stop=stop)
+    assert "rooftune tune --demo" in caught.value.hint
+    assert "--resume mine" in caught.value.hint
+    assert run(request(here, resume="mine")).study == "mine"
+
+
+def test_settings_that_cannot_run_are_bad_input(here: Path) -> None:
+    with pytest.raises(BadInputError, match="flash attention"):
+        run(request(here, settings=("cache_type_v=q8_0", "flash_attn=off")))
+
+
+def test_several_files_are_compared_and_the_most_precise_stays_the_best(here: Path, smollm2: Path) -> None:
+    """Two names of one file stand for two formats of a model."""
+    for name in ("a.gguf", "b.gguf"):
+        (here / name).symlink_to(smollm2)
+    notes = []
+    report = run(request(here, demo=False, models=("a.gguf", "b.gguf")), emit=lambda e: notes.append(e) if isinstance(e, Note) else None)
+    assert report.best.config.model == str(here / "a.gguf")
+    assert any("most precise" in note.text for note in notes)
+
+
+def test_verify_tells_a_gain_that_is_gone_and_what_changed(here: Path) -> None:
+    report = run(request(here))
+    slower = report.baseline.config.replace(threads=1, threads_batch=1)
+    claimed = msgspec.structs.replace(
+        report,
+        best=msgspec.structs.replace(report.best, config=slower),
+        gain=Gain(metric="latency", ratio=2.0, ci95=(1.9, 2.1), significant=True, rounds=5),
+        machine=msgspec.structs.replace(report.machine, driver="550.1"),
+    )
+    write_report(claimed, here / "claimed.yaml")
+    answer = verify(here / "claimed.yaml", tell=lambda _: None, stop=Stop(), profile=lambda: MACHINE, survey=lambda _: QUIET)
+    assert not answer.holds
+    assert "The gain is gone" in answer.verdict
+    assert answer.changed == ("the GPU driver was 550.1 and is none",)
+
+
+def test_verify_without_the_model_is_bad_input(here: Path) -> None:
+    report = run(request(here))
+    gone = msgspec.structs.replace(report, model=msgspec.structs.replace(report.model, path=str(here / "gone.gguf")))
+    write_report(gone, here / "gone.yaml")
+    with pytest.raises(BadInputError, match=r"gone\.gguf"):
+        verify(here / "gone.yaml", tell=lambda _: None, stop=Stop(), profile=lambda: MACHINE, survey=lambda _: QUIET)
+
+
+def test_measuring_once_gives_full_turns(here: Path) -> None:
+    (here / "tiny.yaml").write_text("name: tiny\nprompt_tokens: 32\noutput_tokens: 8\n")
+    asked = MeasureRequest(demo=True, engine="simulated", workload="tiny.yaml", settings=("threads=1",), samples=2)
+    measurement = measure_once(asked, stop=Stop(), profile=lambda: MACHINE)
+    assert measurement.config.threads == 1
+    assert measurement.decode_tokens == 8
+    assert len(measurement.samples) == 2
