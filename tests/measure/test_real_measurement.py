@@ -17,9 +17,9 @@ from tuner.workload import Workload
 
 pytestmark = pytest.mark.llama
 
-SHORT = Workload(name="short", prompt_tokens=64, output_tokens=24)
-DEEP = Workload(name="deep", prompt_tokens=64, output_tokens=24, depth_tokens=300)
-FULL = Plan(samples=3, decode_tokens=24, most_repeats=1)
+SHORT = Workload(name="short", prompt_tokens=48, output_tokens=18)
+DEEP = Workload(name="deep", prompt_tokens=48, output_tokens=18, depth_tokens=300)
+FULL = Plan(samples=3, decode_tokens=18, most_repeats=1)
 GIB = 2**30
 
 
@@ -33,7 +33,7 @@ def measurer() -> Iterator[ChildMeasurer]:
 
 @pytest.fixture
 def config(smollm2: Path) -> RunConfig:
-    return RunConfig(model=str(smollm2), n_gpu_layers=0, ctx_size=512, threads=2, threads_batch=2)
+    return RunConfig(model=str(smollm2), n_gpu_layers=0, ctx_size=512, threads=1, threads_batch=1)
 
 
 def measure(measurer: ChildMeasurer, config: RunConfig, workload: Workload = SHORT, plan: Plan = FULL) -> Measurement:
@@ -50,31 +50,31 @@ def test_figures_follow_from_the_raw_samples(measurer: ChildMeasurer, config: Ru
     assert len(found.samples) == 3
     assert found.ttft_ms == statistics.median(s.ttft_ms for s in found.samples if s.ttft_ms is not None)
     assert found.tpot_ms == statistics.median(s.tpot_ms for s in found.samples if s.tpot_ms is not None)
-    assert found.latency_ms == pytest.approx(found.ttft_ms + 23 * found.tpot_ms)
+    assert found.latency_ms == pytest.approx(found.ttft_ms + 17 * found.tpot_ms)
     for sample in found.samples:
         assert sample.tpot_ms is not None
         assert sample.ttft_ms is not None
         assert sample.decode_tps == pytest.approx(1000 / sample.tpot_ms)
-        assert sample.total_tps == pytest.approx(24_000 / (sample.ttft_ms + 23 * sample.tpot_ms))
+        assert sample.total_tps == pytest.approx(18_000 / (sample.ttft_ms + 17 * sample.tpot_ms))
     assert found.memory_bytes == sum(found.buffers.values())
-    assert found.decode_tokens == 24
+    assert found.decode_tokens == 18
     assert found.flash_attn in {"on", "off"}
     assert found.runtime.engine == "llama-cpp-python"
 
 
 def test_the_same_prompt_twice_is_read_twice(measurer: ChildMeasurer, config: RunConfig) -> None:
-    """No cache helps: a prompt of 64 tokens takes far longer than a token, in every sample and in a second measurement."""
-    plan = Plan(samples=3, decode_tokens=24, most_repeats=0)
+    """No cache helps: a prompt of 48 tokens takes far longer than a token, in every sample and in a second measurement."""
+    plan = Plan(samples=3, decode_tokens=18, most_repeats=0)
     for found in (measure(measurer, config, plan=plan), measure(measurer, config, plan=plan)):
         assert not [sample for sample in found.discarded if "warm" in sample.disturbed]
         assert all(s.ttft_ms > 1.5 * s.tpot_ms for s in found.samples if s.ttft_ms and s.tpot_ms)
 
 
 def test_loading_is_told_apart_and_done_once(measurer: ChildMeasurer, config: RunConfig) -> None:
-    """Other threads or another context keep the model; the child stays the same."""
+    """Another batch or context keeps the model; the child stays the same."""
     measure(measurer, config)
     pid = measurer.child_pid
-    for changed in (config.replace(threads=1), config.replace(ctx_size=768), config.replace(ubatch_size=128)):
+    for changed in (config.replace(batch_size=256), config.replace(ctx_size=768), config.replace(ubatch_size=128)):
         assert measure(measurer, changed, plan=Plan(samples=1, decode_tokens=4)).load_ms == 0
     assert measurer.child_pid == pid
 
@@ -95,7 +95,7 @@ def test_few_tokens_are_not_ranked(measurer: ChildMeasurer, config: RunConfig) -
 
 def test_depth_and_slots(measurer: ChildMeasurer, config: RunConfig) -> None:
     """History of 300 tokens in each of two slots: two tokens per step."""
-    found = measure(measurer, config.replace(ctx_size=1024, parallel=2), DEEP, Plan(samples=1, decode_tokens=24))
+    found = measure(measurer, config.replace(ctx_size=1024, parallel=2), DEEP, Plan(samples=1, decode_tokens=18))
     sample = found.samples[0]
     assert sample.tpot_ms is not None
     assert sample.decode_tps == pytest.approx(2000 / sample.tpot_ms)
