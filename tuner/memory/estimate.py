@@ -19,6 +19,7 @@ from tuner.model.spec import ModelSpec
 from tuner.runconfig import RunConfig
 from tuner.units import format_bytes
 
+_MAPPED: Final = frozenset({"auto", "mmap", "mlock", "mmap+mlock"})
 _HOST_BUFFER: Final = re.compile(r"^(CPU|AMX|BLAS|ACCEL)|_Host$|^CUDA_Host$")
 
 
@@ -69,7 +70,17 @@ def _asked_parts(model: ModelSpec, config: RunConfig, projected: Mapping[str, in
         if cause in causes:
             sums[causes[cause], device_of(buffer_type)] += size
     parts = [Part(cause=cause, device=device, n_bytes=size, basis="asked") for (cause, device), size in sums.items()]
-    return _split_state(model, config, parts)
+    return [*_split_state(model, config, parts), *_file_pages(model, config, projected)]
+
+
+def _file_pages(model: ModelSpec, config: RunConfig, projected: Mapping[str, int]) -> list[Part]:
+    """A mapped file stays mapped beside weights that were laid out anew; the system takes such pages back when it must."""
+    held = {key.removeprefix("weights "): size for key, size in projected.items() if key.startswith("weights ")}
+    anew = any(name != HOST and device_of(name) == HOST for name in held)
+    if not anew or config.load_mode not in _MAPPED or any(device_of(name) != HOST for name in held):
+        return []
+    rest = max(0, model.weights_bytes - held.get(HOST, 0))
+    return [Part(cause="file pages", device=HOST, n_bytes=rest, basis="at most")]
 
 
 def _split_state(model: ModelSpec, config: RunConfig, parts: list[Part]) -> list[Part]:

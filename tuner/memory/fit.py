@@ -24,6 +24,7 @@ _MOST_CONTEXT: Final = 2**24
 
 _NAMES: Final = {
     "weights": "weights",
+    "file pages": "file pages",
     "kv": "KV cache",
     "recurrent": "recurrent state",
     "compute": "compute buffers",

@@ -23,6 +23,8 @@ _REPACK_AVX512: Final = frozenset({"Q2_K"})
 _REPACK_AMX: Final = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"})
 _REPACK_ARM: Final = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"})
 _REPACK_ROWS: Final = 8
+_ALWAYS_COPIED: Final = frozenset({"gemma3n", "gemma4"})
+"""llama.cpp makes their output before their input embedding, so it finds nothing to share."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,7 @@ def copies_tied_output(model: ModelSpec, placement: Placement, machine: Hardware
     """
     if not model.tied_embeddings or model.is_encoder_only or not model.token_embd_bytes:
         return False
-    return placement.output != HOST or _repacks(model, placement, machine)
+    return placement.output != HOST or model.architecture in _ALWAYS_COPIED or _repacks(model, placement, machine)
 
 
 def _repacks(model: ModelSpec, placement: Placement, machine: HardwareProfile | None) -> bool:

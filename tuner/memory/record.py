@@ -9,7 +9,7 @@ import msgspec
 Basis = Literal["exact", "asked", "at most", "at least"]
 """exact: arithmetic on the file's facts; asked: llama.cpp's own projection; at most, at least: bounds, and said to be so."""
 
-Cause = Literal["weights", "kv", "recurrent", "compute", "output", "projector", "draft"]
+Cause = Literal["weights", "file pages", "kv", "recurrent", "compute", "output", "projector", "draft"]
 FrontEnd = Literal["llama-server", "llama-cpp-python"]
 
 HOST: Final = "CPU"

@@ -1,0 +1,66 @@
+"""The arithmetic against llama.cpp itself: every architecture that can be written as a header, in the settings that matter to a cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.builders.architectures import VARIANTS, place
+from tuner.measure.projection import ask_projection
+from tuner.memory import estimate_footprint, kv_bytes, recurrent_bytes
+from tuner.model import read_model
+from tuner.runconfig import RunConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = 10
+SETTINGS: tuple[dict[str, object], ...] = (
+    {},
+    {"ctx_size": 5000, "parallel": 3},
+    {"ctx_size": 8192, "ubatch_size": 128, "cache_type_k": "q8_0", "cache_type_v": "q8_0"},
+    {"ctx_size": 8192, "flash_attn": "off"},
+    {"swa_full": True},
+)
+REFUSED = "does not divide|requires flash_attn"
+"""What llama.cpp says where a quantised cache cannot be had at all."""
+
+pytestmark = pytest.mark.llama
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_cache_is_llama_cpps_own_to_the_byte(group: int, tmp_path: Path) -> None:
+    """KV cache and state equal llama.cpp's sum, weights are within 0.5 %, and the bound on compute is one."""
+    names = sorted(VARIANTS)[group::GROUPS]
+    command = [sys.executable, "-m", "tests.builders.architectures", str(tmp_path), *names]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert made.returncode == 0, made.stderr[-2000:]
+    points = [
+        (name, RunConfig(model=str(place(tmp_path, name)), ctx_size=4096).replace(**settings)) for name in names for settings in SETTINGS
+    ]
+    answers = ask_projection([config for _, config in points], front_end="llama-server")
+    wrong = [found for (name, config), answer in zip(points, answers, strict=True) if (found := _compare(name, config, answer))]
+    assert not wrong, "\n".join(wrong)
+    assert sum(answer.buffers is not None for answer in answers) >= 4 * len(names)
+
+
+def _compare(name: str, config: RunConfig, answer: object) -> str:
+    buffers = getattr(answer, "buffers", None)
+    if buffers is None:
+        import re
+
+        reason = str(getattr(answer, "reason", ""))
+        return "" if re.search(REFUSED, reason) else f"{name}: {reason}"
+    model = read_model(config.model)
+    said = {cause: sum(size for key, size in buffers.items() if key.startswith(cause)) for cause in ("weights", "kv", "compute")}
+    cache = kv_bytes(model, config)
+    footprint = estimate_footprint(model, config)
+    weights, compute = footprint.bytes_of("weights"), footprint.bytes_of("compute")
+    assert weights is not None
+    assert compute is not None
+    if cache is None or cache + recurrent_bytes(model, config) != said["kv"]:
+        return f"{name}: cache {cache} + {recurrent_bytes(model, config)}, llama.cpp says {said['kv']}"
+    if abs(weights / said["weights"] - 1) > 0.005:
+        return f"{name}: weights {weights}, llama.cpp says {said['weights']}"
+    return "" if compute <= said["compute"] else f"{name}: compute at least {compute}, llama.cpp says {said['compute']}"
