@@ -26,7 +26,7 @@ MODEL = sys.argv[1]
 engine = find_engine("llama-cpp-python")()
 
 def point(**settings):
-    return RunConfig(**{"model": MODEL, "ctx_size": 512, "threads": 2, "threads_batch": 2, **settings})
+    return RunConfig(**{"model": MODEL, "ctx_size": 512, "threads": 1, "threads_batch": 1, **settings})
 
 def load(prompt=32, output=8, depth=0):
     return Workload(name="test", prompt_tokens=prompt, output_tokens=output, depth_tokens=depth)
@@ -47,6 +47,19 @@ def refusal(action):
 def held():
     return [engine._context.count_tokens(slot) for slot in range(engine._context.settings.parallel)]
 
+def last_logits(length):
+    # logits after `length` tokens of history and the prompt, which is decoded now
+    from tuner.engines.llama_cpp_python.turn import view_logits
+
+    ready, context = engine._ready, engine._context
+    ready.history.bring(length, fill_threads=1)
+    for batch in ready.prompts:
+        context.decode(batch)
+    context.synchronize()
+    logits = view_logits(context, ready.prompts[-1].outputs[-1], engine._model.tokens.n_vocab).copy()
+    ready.history.note_turn(length)
+    return logits
+
 def report(value):
     json.dump(value, answer)
     answer.flush()
@@ -55,6 +68,7 @@ def report(value):
 
 def run_child(snippet: str, model: Path | str, *arguments: str) -> Any:
     """What the snippet reports. Fails with the child's stderr when the child does."""
+    # one thread: two on a machine that tests share wait for each other
     code = PREAMBLE + textwrap.dedent(snippet)
     done = subprocess.run(
         [sys.executable, "-c", code, str(model), *arguments], capture_output=True, text=True, check=False, timeout=240

@@ -69,7 +69,9 @@ def test_a_line_in_pieces_is_one_line_and_debug_is_dropped() -> None:
 
 def test_a_new_context_forgets_the_old_ones_buffers_but_not_the_weights() -> None:
     """Weights stay loaded across contexts."""
-    log, _ = read((2, "load_tensors: CPU model buffer size = 1.00 MiB\n"), (2, "llama_kv_cache: CPU KV buffer size = 1.00 MiB\n"))
+    log, _ = read(
+        (2, "load_tensors: CPU model buffer size = 1.00 MiB\n"), (2, "llama_kv_cache: CPU KV buffer size = 1.00 MiB\n")
+    )
     log.start_context()
     assert log.buffers == {"weights CPU": MIB}
     log.start_model()

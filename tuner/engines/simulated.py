@@ -44,8 +44,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What all cores together can read, bytes a second."""
     barrier_s: float = 1.5e-6
     """Cost of one more thread meeting the others once a block, s."""
+    one_token_share: float = 0.35
+    """Share of the peak that a single token reaches."""
     half_ubatch: float = 24.0
-    """Tokens in a micro-batch at which half the peak is reached."""
+    """Further tokens in a micro-batch that make up half of what is missing to the peak."""
     quantised_cache_cost: float = 1.25
     """Attention's slow-down from unpacking a quantised cache."""
     plain_attention_cost: float = 1.8
@@ -88,8 +90,9 @@ class Costs:
 
     def _compute(self, size: int, position: float, threads: int) -> float:
         machine = self._machine
-        efficiency = size / (size + machine.half_ubatch)
-        matrices = 2 * self._active_parameters * size / efficiency if size > 1 else 2 * self._active_parameters
+        gain = (size - 1) / (size - 1 + machine.half_ubatch)
+        efficiency = machine.one_token_share + (1 - machine.one_token_share) * gain
+        matrices = 2 * self._active_parameters * size / efficiency
         attention = 4 * (self._model.n_embd or 0) * self._layers * position * size * self._attention_cost()
         return (matrices + attention) / (machine.core_flops * self._useful(threads))
 

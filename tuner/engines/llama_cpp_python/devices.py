@@ -6,12 +6,14 @@ Without RPC servers llama.cpp chooses by itself, and is left to.
 from __future__ import annotations
 
 import ctypes
+import socket
 from typing import Any, Final
 
 from tuner.engines.base import EngineError
 from tuner.engines.llama_cpp_python.native import Native
 
 _GPU: Final = 1
+_PATIENCE_S: Final = 5.0
 
 
 def collect_devices(native: Native, rpc_servers: tuple[str, ...]) -> Any:
@@ -29,6 +31,7 @@ def collect_devices(native: Native, rpc_servers: tuple[str, ...]) -> Any:
 
 
 def _reach_server(native: Native, endpoint: str) -> list[int]:
+    _require_listener(endpoint)
     registry = native.call_pointer("ggml_backend_rpc_add_server", (ctypes.c_char_p, endpoint.encode()))
     if not registry:
         raise EngineError("invalid", f"no RPC server answers at {endpoint}")
@@ -38,6 +41,15 @@ def _reach_server(native: Native, endpoint: str) -> list[int]:
         for index in range(count)
     )
     return [device for device in devices if device]
+
+
+def _require_listener(endpoint: str) -> None:
+    """llama.cpp aborts the process when it cannot connect, so that is tried first."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise EngineError("invalid", f"no RPC server answers at {endpoint} (HOST:PORT): {error}") from error
 
 
 def _list_gpus(native: Native) -> list[int]:
