@@ -131,7 +131,13 @@ OLD_MLA: Facts = MLA | {
     "attention.value_length_mla": None,
 }
 WINDOW: Facts = {"attention.sliding_window": 512}
-GATED: Facts = {"ssm.conv_kernel": 4, "ssm.inner_size": 256, "ssm.state_size": 32, "ssm.time_step_rank": 8, "ssm.group_count": 4}
+GATED: Facts = {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 256,
+    "ssm.state_size": 32,
+    "ssm.time_step_rank": 8,
+    "ssm.group_count": 4,
+}
 SOME_HEADS: Facts = {"attention.head_count_kv": [0, 0, 2, 0, 0, 2]}
 GRADED_HEADS: Facts = {"attention.head_count_kv": [1, 2, 4, 8, 4, 2], "attention.head_count": [8] * N_LAYER}
 

@@ -37,7 +37,9 @@ def test_cache_is_llama_cpps_own_to_the_byte(group: int, tmp_path: Path) -> None
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert made.returncode == 0, made.stderr[-2000:]
     points = [
-        (name, RunConfig(model=str(place(tmp_path, name)), ctx_size=4096).replace(**settings)) for name in names for settings in SETTINGS
+        (name, RunConfig(model=str(place(tmp_path, name)), ctx_size=4096).replace(**settings))
+        for name in names
+        for settings in SETTINGS
     ]
     answers = ask_projection([config for _, config in points], front_end="llama-server")
     wrong = [found for (name, config), answer in zip(points, answers, strict=True) if (found := _compare(name, config, answer))]
@@ -53,7 +55,9 @@ def _compare(name: str, config: RunConfig, answer: object) -> str:
         reason = str(getattr(answer, "reason", ""))
         return "" if re.search(REFUSED, reason) else f"{name}: {reason}"
     model = read_model(config.model)
-    said = {cause: sum(size for key, size in buffers.items() if key.startswith(cause)) for cause in ("weights", "kv", "compute")}
+    said = {
+        cause: sum(size for key, size in buffers.items() if key.startswith(cause)) for cause in ("weights", "kv", "compute")
+    }
     cache = kv_bytes(model, config)
     footprint = estimate_footprint(model, config)
     weights, compute = footprint.bytes_of("weights"), footprint.bytes_of("compute")

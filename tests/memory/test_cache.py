@@ -179,7 +179,9 @@ def test_purely_recurrent_model_has_no_kv(tmp_path: Path) -> None:
 
 def test_encoder_has_no_kv(tmp_path: Path) -> None:
     """An embedding model reads and forgets."""
-    model = make(tmp_path, "bert", {"block_count": 12, "embedding_length": 384, "attention.head_count": 12, "context_length": 512})
+    model = make(
+        tmp_path, "bert", {"block_count": 12, "embedding_length": 384, "attention.head_count": 12, "context_length": 512}
+    )
     assert kv_bytes(model, RunConfig(ctx_size=512)) == 0
 
 

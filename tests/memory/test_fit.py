@@ -125,7 +125,9 @@ def test_cache_follows_its_layer_unless_told_not_to(tmp_path: Path) -> None:
     """no_kv_offload keeps it in main memory."""
     model, config = make(tmp_path), RunConfig(ctx_size=4096, n_gpu_layers=-1)
     whole = kv_bytes(model, config)
-    there = {part.device: part.n_bytes for part in estimate_footprint(model, config, machine=ONE_GPU).parts if part.cause == "kv"}
+    there = {
+        part.device: part.n_bytes for part in estimate_footprint(model, config, machine=ONE_GPU).parts if part.cause == "kv"
+    }
     here = estimate_footprint(model, config.replace(no_kv_offload=True), machine=ONE_GPU)
     assert there == {"CUDA0": whole}
     assert {part.device: part.n_bytes for part in here.parts if part.cause == "kv"} == {"CPU": whole}
@@ -140,7 +142,7 @@ def test_attention_scratch_without_flash_attention(cells: int, ubatch: int, head
 
 
 def test_scratch_is_a_bound_until_it_is_asked(tmp_path: Path) -> None:
-    """"at least" by arithmetic, llama.cpp's own figure where it was asked."""
+    """ "at least" by arithmetic, llama.cpp's own figure where it was asked."""
     model, config = make(tmp_path), RunConfig(ctx_size=32768, flash_attn="off")
     bound = next(part for part in estimate_footprint(model, config).parts if part.cause == "compute")
     assert (bound.n_bytes, bound.basis) == (2_147_483_648, "at least")

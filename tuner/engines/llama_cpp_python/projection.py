@@ -76,7 +76,7 @@ class Projector:
 
     def __init__(self, native: Native) -> None:
         self._native = native
-        self._settings: ModelSettings | None = None
+        self._loaded: tuple[ModelSettings, bool] | None = None
         self._model: Any = None
 
     def project(self, config: RunConfig, *, front_end: str, rpc_servers: tuple[str, ...] = ()) -> dict[str, int]:
@@ -100,12 +100,13 @@ class Projector:
         """Give the model back."""
         if self._model:
             self._native.api.llama_model_free(self._model)
-        self._model = self._settings = None
+        self._model = self._loaded = None
 
     def _load(self, config: RunConfig, rpc_servers: tuple[str, ...]) -> None:
         request = PrepareRequest(config=config, workload=_NO_WORKLOAD, rpc_servers=rpc_servers)
         settings = msgspec.structs.replace(pick_model_settings(request), load_mode="none")
-        if self._model and settings == self._settings:
+        wanted = (settings, self._native.amx_crashes)
+        if self._model and wanted == self._loaded:
             return
         self.close()
         if not Path(settings.path).is_file():
@@ -115,7 +116,7 @@ class Projector:
         self._model = self._native.api.llama_model_load_from_file(settings.path.encode(), params.value)
         if not self._model:
             raise EngineError("unreadable", self._native.log.complaint or f"llama.cpp cannot read {settings.path}")
-        self._settings = settings
+        self._loaded = wanted
 
     def _read(self, context: Any, lines: list[str]) -> dict[str, int]:
         logged = _read_log(lines, int(self._native.api.llama_model_size(self._model)))
