@@ -55,6 +55,13 @@ def test_a_study_name_cannot_leave_the_folder(study: str, here: Path) -> None:
     assert path.resolve().parent == (here / "results").resolve()
 
 
+def test_a_password_does_not_get_into_the_file() -> None:
+    request = TuneRequest(demo=True, output="best.yaml", storage="postgresql://me:secret@host/db")
+    save_report(report(), request)
+    assert "secret" not in Path("best.yaml").read_text()
+    assert "postgresql://me:***@host/db" in Path("best.yaml").read_text()
+
+
 def test_the_file_says_how_it_was_made_and_how_to_serve_it() -> None:
     save_report(report(), TuneRequest(demo=True, output="best.yaml"))
     head = [line for line in Path("best.yaml").read_text().splitlines() if line.startswith("#")]

@@ -12,6 +12,7 @@ import msgspec
 from tuner.errors import BadInputError
 from tuner.export.llama_server import build_argv
 from tuner.report import Report, write_report
+from tuner.report.build import hide_password
 from tuner.report.summary import build_measure_command, describe_verdict
 from tuner.session.request import TuneRequest, build_tune_command
 
@@ -29,6 +30,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """llama-server with the tuned settings."""
     measure_command: str | None
     """Measures the tuned configuration alone; None for a workload that only a file describes."""
+    reproduce_command: str
+    """Runs llama.cpp's own benchmark at the same point."""
     export_command: str
     """Other runtimes' formats."""
 
@@ -58,11 +61,12 @@ def save_report(report: Report, request: TuneRequest) -> Saved:
     """Write the YAML file. Raises BadInputError where that fails."""
     path = Path(request.output) if request.output else Path(RESULTS) / f"{_name_file(report.study)}.yaml"
     serve = shlex.join(build_argv(report))
+    shown = msgspec.structs.replace(request, storage=hide_password(request.storage))
     comment = "\n".join(
         (
             "A result of rooftune; every figure in it was measured.",
             describe_verdict(report),
-            f"Made by: {build_tune_command(request)}",
+            f"Made by: {build_tune_command(shown)}",
             f"Serve it: {serve}",
         )
     )
@@ -73,6 +77,7 @@ def save_report(report: Report, request: TuneRequest) -> Saved:
         verify_command=f"rooftune verify {file}",
         serve_command=serve,
         measure_command=build_measure_command(report),
+        reproduce_command=f"rooftune export {file} --to llama-bench | sh",
         export_command=f"rooftune export {file} --to NAME (rooftune export --list)",
     )
 

@@ -94,5 +94,6 @@ def _list_commands(saved: Saved) -> list[str]:
         f"verify it: {saved.verify_command}",
         f"serve it: {saved.serve_command}",
         *again,
+        f"reproduce it with llama-bench: {saved.reproduce_command}",
         f"other formats: {saved.export_command}",
     ]
