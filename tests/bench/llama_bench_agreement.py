@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -51,6 +52,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--flash-attn", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=3, help="of both, within a round")
+    parser.add_argument("--no-repack", action="store_true", help="leave weights as they are in the file, on both sides")
     parser.add_argument("--llama-bench", help="path of llama-bench, where it is not beside the package")
     return parser.parse_args()
 
@@ -70,6 +72,7 @@ def run_llama_bench(tool: str, options: argparse.Namespace) -> dict[str, float]:
     shared = [
         tool, "-m", str(options.model), "-t", str(options.threads), "-r", str(options.repetitions), "-o", "json",
         "-b", str(options.batch_size), "-ub", str(options.ubatch_size), "-fa", flash,
+        "--repack", "0" if options.no_repack else "1",
         "-ctk", options.cache_type_k, "-ctv", options.cache_type_v,
     ]  # fmt: skip
     prefill = [*shared, "-p", str(options.prompt), "-n", "0", "-d", str(options.depth)]
@@ -80,7 +83,7 @@ def run_llama_bench(tool: str, options: argparse.Namespace) -> dict[str, float]:
 def take_rate(command: list[str]) -> float:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        sys.exit(f"llama-bench failed: {done.stderr[-2000:]}")
+        sys.exit(f"llama-bench ended with {done.returncode}: {done.stderr[-2000:]}")
     return float(statistics.median(json.loads(done.stdout)[0]["samples_ts"]))
 
 
@@ -117,6 +120,7 @@ for _ in sys.stdin:
         self._process: Any = subprocess.Popen(
             [sys.executable, "-c", self.CODE, json.dumps(settings)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, "ROOFTUNE_REPACK": "off" if options.no_repack else "on"},
         )  # fmt: skip
 
     def measure(self) -> dict[str, float]:
