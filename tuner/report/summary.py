@@ -121,7 +121,9 @@ def _describe_setting(report: Report) -> str:
 
 
 def _draw_figures(report: Report) -> Table:
-    table = Table(title=f"{report.basis.capitalize()} @ depth {report.workload.depth_tokens}", title_justify="left")
+    load = report.workload
+    depths = {"ttft": load.depth_tokens, "tpot": load.depth_tokens + load.prompt_tokens}
+    table = Table(title=report.basis.capitalize(), title_justify="left")
     table.add_column("")
     for name in ("default", "best", "better by"):
         table.add_column(name, justify="right")
@@ -129,7 +131,8 @@ def _draw_figures(report: Report) -> Table:
         before, after = figure_of(report.baseline, metric), figure_of(report.best, metric)
         if before is None and after is None:
             continue
-        table.add_row(title, _write_figure(metric, before), _write_figure(metric, after), _write_change(metric, before, after))
+        label = f"{title} @ depth {depths[metric]}" if metric in depths else title
+        table.add_row(label, _write_figure(metric, before), _write_figure(metric, after), _write_change(metric, before, after))
     return table
 
 
