@@ -194,6 +194,38 @@ SPECIAL: dict[str, tuple[str, Facts]] = {
     "step35": ("step35", WINDOW | EXPERTS),
 }
 
+SPECIAL |= {
+    "dots1": (
+        "dots1",
+        EXPERTS
+        | {"expert_gating_func": 2, "expert_shared_count": 1, "leading_dense_block_count": 1, "attention.head_count_kv": 8},
+    ),
+    "falcon-h1": ("falcon-h1", {}),
+    "minimax-m2": ("minimax-m2", EXPERTS | {"expert_gating_func": 2}),
+    "olmoe": ("olmoe", EXPERTS | {"attention.head_count_kv": 8}),
+    "phi3": ("phi3", {}),
+    "phi3, unused window": ("phi3", WINDOW),
+    "qwen3next": ("qwen3next", GATED | EXPERTS | {"block_count": 8}),
+    "qwen3next, interval 2": ("qwen3next", GATED | EXPERTS | {"block_count": 8, "full_attention_interval": 2}),
+    "qwen35": ("qwen35", GATED | {"block_count": 8}),
+    "qwen35moe": ("qwen35moe", GATED | EXPERTS | {"block_count": 8}),
+    "smallthinker": ("smallthinker", WINDOW | EXPERTS | {"expert_gating_func": 2}),
+}
+
+_GATED_BY_4 = [i for i in range(8) if (i + 1) % 4]
+_GATED_BY_2 = [i for i in range(8) if (i + 1) % 2]
+_GATED_TENSORS = {"attn_qkv.weight": (256, 512), "attn_gate.weight": (256, 256)}
+UNASKED: dict[str, tuple[list[int], dict[str, tuple[int, ...]]]] = {
+    "falcon-h1": (list(range(N_LAYER)), {"ssm_conv1d.bias": (576,), "ssm_norm.weight": (256, 2)}),
+    "phi3": (list(range(N_LAYER)), {"attn_qkv.weight": (256, 384)}),
+    "phi3, unused window": (list(range(N_LAYER)), {"attn_qkv.weight": (256, 384)}),
+    "qwen3next": (_GATED_BY_4, _GATED_TENSORS),
+    "qwen3next, interval 2": (_GATED_BY_2, _GATED_TENSORS),
+    "qwen35": (_GATED_BY_4, _GATED_TENSORS),
+    "qwen35moe": (_GATED_BY_4, _GATED_TENSORS),
+}
+"""Tensors that llama.cpp loads a model without, but cannot compute it: variant → (blocks, name in the block → shape)."""
+
 VARIANTS: dict[str, tuple[str, Facts]] = (
     {name: (name, {}) for name in PLAIN.split()} | {name: (name, EXPERTS) for name in MIXTURES.split()} | SPECIAL
 )
@@ -204,13 +236,16 @@ class NotLearnedError(Exception):
     """llama.cpp asks for something that this builder has no answer to."""
 
 
-def learn(architecture: str, facts: Facts, path: Path, complain: Callable[[Path], str]) -> None:
+def learn(variant: str, path: Path, complain: Callable[[Path], str]) -> None:
     """Write `path`, ask, add what is missing, until llama.cpp has no complaint left."""
+    architecture, facts = VARIANTS[variant]
     metadata: dict[str, object] = {"general.architecture": architecture, "tokenizer.ggml.model": "no_vocab"}
     for key, value in (BASE | facts).items():
         if value is not None:
             metadata[key if key.startswith("tokenizer.") else f"{architecture}.{key}"] = value
+    blocks, unasked = UNASKED.get(variant, ([], {}))
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (256, 1024)}
+    shapes |= {f"blk.{i}.{name}": shape for i in blocks for name, shape in unasked.items()}
     for _ in range(MOST_TRIES):
         tensors: list[Tensor] = [(name, shape, F32) for name, shape in shapes.items()]
         write_gguf(path, metadata, tensors)
@@ -277,9 +312,8 @@ def main(folder: str, *variants: str) -> None:
     for variant in variants:
         child = os.fork()
         if child == 0:
-            architecture, facts = VARIANTS[variant]
             try:
-                learn(architecture, facts, place(folder, variant), complainer.ask)
+                learn(variant, place(folder, variant), complainer.ask)
             except NotLearnedError as refusal:
                 sys.stderr.write(f"{variant}: {refusal}\n")
                 os._exit(1)

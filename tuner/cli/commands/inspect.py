@@ -42,14 +42,15 @@ def command(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    from tuner.cli.commands._inspection import inspect_model
-    from tuner.hardware import profile_machine
     from tuner.units import parse_bytes
 
     del verbose
     spec = _read_named(model, demo=demo)
     config = _choose_config(spec, front_end, settings, ctx_size)
     reserve_bytes = None if reserve is None else parse_bytes(reserve)
+    from tuner.cli.commands._inspection import inspect_model
+    from tuner.hardware import profile_machine
+
     inspection = inspect_model(spec, config, front_end, profile_machine(), reserve_bytes=reserve_bytes)
     if as_json:
         print_json(inspection.as_dict())
