@@ -41,7 +41,13 @@ _ONCE = b"\nFinishing this sample, then saving; once more stops at once.\n"
 @click.option("--study", default="", metavar="NAME", help="Name in the storage.")
 @click.option("--resume", default="", metavar="NAME", help="Go on with this study.")
 @click.option("-o", "output", default="", metavar="FILE.yaml", help="Where the result goes; by default results/<study>.yaml.")
-@click.option("--strategy", type=click.Choice(["physics", "tpe", "random"]), default="physics", show_default=True)
+@click.option(
+    "--strategy",
+    type=click.Choice(["physics", "tpe", "random"]),
+    default="physics",
+    show_default=True,
+    help="Who proposes the points; physics screens with short runs first, tpe and random are Optuna's own.",
+)
 @click.option("--allow-quality-loss", is_flag=True, help="A less precise file or cache type may win.")
 @click.option("--rpc", default="", metavar="HOST:PORT,…", help="Remote devices that may take layers.")
 @with_options(demo_option, workload_option, set_option, engine_option, json_option, verbose_option)
