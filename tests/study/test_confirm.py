@@ -14,7 +14,7 @@ def same_cost(config):
 
 
 def run_alike(seed, noise):
-    request = make_request(FakeSpace(ALIKE), "sqlite:///:memory:", seed=seed)
+    request = make_request(FakeSpace(ALIKE), "memory://", seed=seed)
     return run(request, FakeMeasurer(noise=noise, seed=seed, cost=same_cost))
 
 
@@ -36,7 +36,7 @@ def test_a_difference_inside_the_noise_keeps_the_default():
 
     space = FakeSpace({"load_mode": ("none", "mmap")})
     space.baseline = space.baseline.replace(load_mode="none")
-    result = run(make_request(space, "sqlite:///:memory:", seed=3), FakeMeasurer(noise=0.03, seed=3, cost=cost))
+    result = run(make_request(space, "memory://", seed=3), FakeMeasurer(noise=0.03, seed=3, cost=cost))
     assert not result.gain.significant
     assert result.best.config == result.baseline.config
     assert len(result.baseline.outcome.measurement.samples) >= 3
@@ -50,7 +50,9 @@ def test_a_real_gain_is_told_with_an_interval_that_holds_it():
 
     missed = 0
     for seed in range(20):
-        result = run(make_request(FakeSpace({"threads": (4, 6)}), "sqlite:///:memory:", seed=seed), FakeMeasurer(noise=0.02, seed=seed, cost=cost))
+        result = run(
+            make_request(FakeSpace({"threads": (4, 6)}), "memory://", seed=seed), FakeMeasurer(noise=0.02, seed=seed, cost=cost)
+        )
         assert result.gain.significant
         assert result.gain.low <= result.gain.ratio <= result.gain.high
         missed += not result.gain.low <= 1.25 <= result.gain.high
@@ -59,7 +61,7 @@ def test_a_real_gain_is_told_with_an_interval_that_holds_it():
 
 def test_rounds_are_interleaved_on_fresh_contexts_and_their_order_rotates():
     measurer = FakeMeasurer(noise=0.005)
-    result = run(make_request(FakeSpace({"threads": (2, 4, 6)}), "sqlite:///:memory:"), measurer)
+    result = run(make_request(FakeSpace({"threads": (2, 4, 6)}), "memory://"), measurer)
     runs = [(config.threads, plan) for config, plan in measurer.runs if plan.fresh]
     assert all(plan.samples == 1 and plan.decode_tokens == 64 for _, plan in runs)
     order = [threads for threads, _ in runs][-2 * result.gain.rounds :]
@@ -74,5 +76,5 @@ def test_winner_that_fails_on_a_fresh_context_does_not_win():
     def respond(config, plan):
         return failing("out_of_memory") if plan.fresh and config.threads == 6 else None
 
-    result = run(make_request(FakeSpace({"threads": (2, 4, 6)}), "sqlite:///:memory:"), FakeMeasurer(respond=respond))
+    result = run(make_request(FakeSpace({"threads": (2, 4, 6)}), "memory://"), FakeMeasurer(respond=respond))
     assert result.best.config.threads == 4

@@ -7,10 +7,19 @@ import pytest
 from tests.study.fakes import FakeMeasurer, FakeSpace, cost_of, failing, make_request, run
 from tuner.errors import NothingFeasibleError
 from tuner.runconfig import RunConfig
-from tuner.study.events import BestChanged, Note, Progress, RoundFinished, StageStarted, StudyFinished, TrialFinished, TrialStarted
+from tuner.study.events import (
+    BestChanged,
+    Note,
+    Progress,
+    RoundFinished,
+    StageStarted,
+    StudyFinished,
+    TrialFinished,
+    TrialStarted,
+)
 from tuner.trial import count_states
 
-MEMORY = "sqlite:///:memory:"
+MEMORY = "memory://"
 WIDE = {
     "threads": (1, 2, 3, 4, 6, 8, 12),
     "threads_batch": (1, 2, 3, 4, 6, 8, 12),
@@ -48,21 +57,18 @@ def test_physics_finds_a_point_near_the_optimum(goal):
 
 
 def test_physics_needs_a_third_of_the_points_of_random():
-    """Runs until the search has seen a point within 3 % of the optimum."""
+    """Points tried until one lies within 1 % of the optimum; random search needs (N + 1) / (k + 1) of N with k such points."""
     space = wide()
-    target = 1.03 * min(value_of(config) for config in space.every())
+    grid = [value_of(config) for config in space.every()]
+    target = 1.01 * min(grid)
+    by_chance = (len(grid) + 1) / (1 + sum(value <= target for value in grid))
 
-    def count(strategy, seed):
-        result = run(
-            make_request(space, MEMORY, goals="latency", strategy=strategy, seed=seed, trials=400, budget_s=1e6),
-            FakeMeasurer(noise=0.005, seed=seed),
-        )
+    def count(seed):
+        result = run(make_request(space, MEMORY, goals="latency", seed=seed), FakeMeasurer(noise=0.005, seed=seed))
         tried = [trial for trial in result.trials if trial.state == "complete"]
-        return next((i for i, trial in enumerate(tried, 1) if value_of(trial.config) <= target), 400)
+        return next(index for index, trial in enumerate(tried, 1) if value_of(trial.config) <= target)
 
-    physics = [count("physics", seed) for seed in range(3)]
-    rand = [count("random", seed) for seed in range(3)]
-    assert sum(physics) <= sum(rand) / 3
+    assert sum(count(seed) for seed in range(3)) / 3 <= by_chance / 3
 
 
 @pytest.mark.parametrize("strategy", ["tpe", "random"])
@@ -94,7 +100,10 @@ def test_duplicates_carry_the_known_figures():
 
 def test_clamped_twins_are_one_point():
     """n_ubatch above n_batch runs as n_batch."""
-    space = FakeSpace({"ubatch_size": (512, 1024, 2048), "threads": (4, 6)}, baseline=RunConfig(model="/m/a.gguf", threads=4, batch_size=512, ctx_size=4096))
+    space = FakeSpace(
+        {"ubatch_size": (512, 1024, 2048), "threads": (4, 6)},
+        baseline=RunConfig(model="/m/a.gguf", threads=4, batch_size=512, ctx_size=4096),
+    )
     measurer = FakeMeasurer()
     run(make_request(space, MEMORY, strategy="random", trials=20), measurer)
     assert len({config for config, _ in measurer.runs}) == 2
@@ -102,7 +111,10 @@ def test_clamped_twins_are_one_point():
 
 def test_default_that_is_best_is_kept():
     """The best prefill chunk may well be the default."""
-    space = FakeSpace({"ubatch_size": (64, 128, 256, 512, 1024)}, baseline=RunConfig(model="/m/a.gguf", threads=4, threads_batch=8, ubatch_size=256, ctx_size=4096))
+    space = FakeSpace(
+        {"ubatch_size": (64, 128, 256, 512, 1024)},
+        baseline=RunConfig(model="/m/a.gguf", threads=4, threads_batch=8, ubatch_size=256, ctx_size=4096),
+    )
     result = run(make_request(space, MEMORY, goals="ttft"), FakeMeasurer(noise=0.003))
     assert result.best.config == result.baseline.config
     assert not result.gain.significant
@@ -152,7 +164,9 @@ def test_five_failures_in_a_row_end_the_search():
     """Nothing but the default runs: the search gives up and the default stays."""
     default = FakeSpace({}).baseline
     measurer = FakeMeasurer(respond=lambda config, plan: None if config.threads == 4 else failing("crash", "boom"))
-    result = run(make_request(FakeSpace({"threads": tuple(range(1, 30))}, baseline=default), MEMORY, strategy="random"), measurer)
+    result = run(
+        make_request(FakeSpace({"threads": tuple(range(1, 30))}, baseline=default), MEMORY, strategy="random"), measurer
+    )
     assert result.stop_reason == "5 runs in a row failed"
     assert result.best.config.threads == 4
     assert any("boom" in note for note in result.notes)
@@ -171,7 +185,8 @@ def test_what_is_larger_than_a_misfit_is_not_run():
     result = run(make_request(space, MEMORY, strategy="random", trials=30), measurer)
     too_large = [config.ctx_size for config, _ in measurer.runs if config.ctx_size > 4096]
     assert len(too_large) < 3 * 2
-    assert count_states(result.trials)["does_not_fit"] + len(too_large) == 6
+    told = {trial.config for trial in result.trials if trial.state == "does_not_fit"}
+    assert len(told) + len(too_large) == 6
 
 
 def test_misfits_and_refusals_are_told_without_a_run():
@@ -194,7 +209,7 @@ def test_nothing_feasible_names_the_closest_miss():
 
 
 def test_limits_come_before_the_goal():
-    """flash attention off would be... every answer keeps the memory limit although more context is better."""
+    """More context is better, and the answer keeps the memory limit all the same."""
     space = FakeSpace({"ctx_size": (1024, 2048, 4096, 8192, 16384), "threads": (4, 6)})
     result = run(make_request(space, MEMORY, goals="context", limits=("memory<=9MB",)))
     assert result.best.config.ctx_size == 8192
@@ -218,7 +233,12 @@ def test_several_goals_give_a_front():
     assert not any(a[0] < b[0] and a[1] < b[1] for a in values for b in values)
 
 
-MODELS = {"model": ("/m/a.gguf", "/m/b.gguf"), "threads": (2, 3, 4, 6, 8, 12), "flash_attn": ("on", "off"), "cache_type_k": ("f16", "q8_0")}
+MODELS = {
+    "model": ("/m/a.gguf", "/m/b.gguf"),
+    "threads": (2, 3, 4, 6, 8, 12),
+    "flash_attn": ("on", "off"),
+    "cache_type_k": ("f16", "q8_0"),
+}
 
 
 def test_the_most_precise_file_stays_best_unless_quality_may_be_lost():
@@ -236,7 +256,9 @@ def test_a_smaller_file_wins_where_quality_may_be_lost():
 
 def test_a_drifting_machine_is_noted_and_does_not_fool_the_search():
     """The clock decays by 30 % early in the screen: the optimum is found all the same."""
-    space = FakeSpace({"threads": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16), "cache_type_k": ("f16", "q8_0"), "flash_attn": ("on", "off")})
+    space = FakeSpace(
+        {"threads": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16), "cache_type_k": ("f16", "q8_0"), "flash_attn": ("on", "off")}
+    )
     measurer = FakeMeasurer(noise=0.003, drift=lambda count: 1.0 if count < 14 else 1.3)
     result = run(make_request(space, MEMORY), measurer)
     assert any("slower" in note for note in result.notes)

@@ -1,7 +1,8 @@
 """Proves a gain, or that there is none.
 
 Finalists and the default are run in turn on fresh contexts (A B C A B C …, the order rotated), so that drift of the
-machine meets all alike. The rounds that choose the finalist have no part in the gain: the interval comes from later rounds only.
+machine meets all alike. The rounds that choose the finalist have no part in the gain: the interval comes from later
+rounds only.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Confirmation:
             self._repeat([self._baseline, *self._finalists], 1, selecting=True)
             winner = self._select()
             return self._conclude(winner, self._compare_contexts(winner))
+        self._drop_what_there_is_no_time_for()
         if len(self._finalists) > 1:
             self._repeat([self._baseline, *self._finalists], SELECTION_ROUNDS, selecting=True)
         winner = self._select()
@@ -85,6 +87,18 @@ class Confirmation:
             return self._conclude(None, self._make_gain(None))
         gain = self._compare(winner)
         return self._conclude(winner, gain)
+
+    def _drop_what_there_is_no_time_for(self) -> None:
+        """Rounds that prove a gain come first: finalists beyond the best are dropped where both do not fit the budget."""
+        outcome = self._baseline.trial.outcome
+        samples = len(outcome.measurement.samples) if outcome and outcome.measurement else 1
+        run_s = outcome.elapsed_s / max(1, samples) if outcome else 0.0
+        left = self._bench.request.budget_s - self._bench.elapsed_s
+        while len(self._finalists) > 1:
+            runs = SELECTION_ROUNDS * (1 + len(self._finalists)) + 2 * LEAST_ROUNDS
+            if runs * run_s <= left:
+                return
+            self._finalists.pop()
 
     def _repeat(self, runners: list[Finalist], rounds: int, *, selecting: bool) -> None:
         for number in range(1, rounds + 1):

@@ -114,6 +114,7 @@ class _Study:
                 retry = self._try_baseline(values)
                 if retry.trial.score is not None:
                     self._history.baseline = retry.trial.config
+                    self._record.set_base(retry.values)
                     return retry
                 break
         trial = default.trial

@@ -54,24 +54,37 @@ class StudyRecord:
         self._request = request
         self._study = study
         self._parameters = Parameters(request.space)
+        self._defaults = request.space.values_of(request.space.baseline)
+        self._base: dict[str, Any] = {}
+        self._every = self._parameters.distributions()
         searched = set(list_searched(request))
-        self._distributions = {name: d for name, d in self._parameters.distributions().items() if name in searched}
+        self._distributions = {name: d for name, d in self._every.items() if name in searched}
 
     @property
     def name(self) -> str:
         return self._study.study_name
+
+    def set_base(self, values: Mapping[str, Any]) -> None:
+        """What the sampler does not search stays at these values from now on."""
+        self._base = dict(values)
 
     def begin(self, values: Mapping[str, Any] | None, *, purpose: str, stage: str) -> OpenTrial:
         """Ask Optuna for a trial at `values`, or where its sampler wants one."""
         return self._call(lambda: self._ask(values, purpose, stage))
 
     def _ask(self, values: Mapping[str, Any] | None, purpose: str, stage: str) -> OpenTrial:
+        distributions = self._distributions
         if values is not None:
             params = self._parameters.encode(values)
-            self._study.enqueue_trial({name: params[name] for name in self._distributions}, user_attrs={"purpose": purpose})
-        handle = self._study.ask(self._distributions)
+            moved = {name for name, value in values.items() if value != self._defaults[name]}
+            distributions = {name: d for name, d in self._every.items() if name in self._distributions or name in moved}
+            self._study.enqueue_trial({name: params[name] for name in distributions}, user_attrs={"purpose": purpose})
+        handle = self._study.ask(distributions)
         handle.set_user_attr("stage", stage)
         decoded = self._parameters.decode(handle.params)
+        if values is None and self._base:
+            decoded = self._parameters.decode({**self._parameters.encode(self._base), **handle.params})
+            handle.set_user_attr("values", self._parameters.encode(decoded))
         config = self._request.space.effective(self._request.space.from_values(decoded))
         handle.set_user_attr("config", config.as_dict())
         return OpenTrial(number=handle.number, values=decoded, config=config, handle=handle)
@@ -148,7 +161,7 @@ class StudyRecord:
         )
         return Attempt(
             trial=trial,
-            values=self._parameters.decode(stored.params),
+            values=self._parameters.decode(attrs.get("values", stored.params)),
             purpose=attrs.get("purpose", "point"),
             thorough=attrs.get("thorough", False),
             round=attrs.get("round", 0),

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 _SQLITE: Final = "sqlite:///"
+IN_MEMORY: Final = "memory://"
+"""A storage that ends with the process."""
+_EXAMPLE: Final = "Write it like sqlite:///results/studies.db."
 _LOCK_PATIENCE_S: Final = 60
 _CREATE_ATTEMPTS: Final = 8
 _IDENTITY_KEY: Final = "rooftune"
@@ -66,6 +69,10 @@ def open_storage(url: str) -> BaseStorage:
     """The storage at `url`; an SQLite file and its folder are made. Raises StorageError."""
     if "://" not in url:
         raise StorageError(f"{url!r} is no storage URL.", "Write it like sqlite:///results/studies.db or postgresql://….")
+    if url == IN_MEMORY:
+        from optuna.storages import InMemoryStorage
+
+        return InMemoryStorage()
     if url.startswith(_SQLITE):
         _make_folder(url)
     with guard_storage(url):
@@ -152,25 +159,22 @@ def _connect(url: str) -> BaseStorage:
         try:
             storage = RDBStorage(url, engine_kwargs=dict(arguments))
         except (ArgumentError, NoSuchModuleError) as error:
-            raise StorageError(f"{url!r} is no storage URL.", "Write it like sqlite:///results/studies.db.") from error
+            raise StorageError(f"{hide_password(url)!r} is no storage URL.", _EXAMPLE) from error
         except ImportError as error:
-            raise StorageError(f"The driver for {url} is not installed.", "Install it with pip.") from error
+            raise StorageError(f"The driver for {hide_password(url)} is not installed.", "Install it with pip.") from error
         except OperationalError as error:
             if attempt + 1 == _CREATE_ATTEMPTS or not _is_race(error):
                 raise
             time.sleep(0.1 * (attempt + 1))
         except RuntimeError as error:
-            raise StorageError(f"{url} was written by another version of Optuna.", "Give another --storage.") from error
+            raise StorageError(
+                f"{hide_password(url)} was written by another version of Optuna.", "Give another --storage."
+            ) from error
         else:
-            if url.startswith(_SQLITE) and not is_in_memory(url):
+            if url.startswith(_SQLITE):
                 _prepare_sqlite(storage)
             return get_storage(storage)
     raise StorageError(f"{url} cannot be opened.", "Try again.")
-
-
-def is_in_memory(url: str) -> bool:
-    """A database that ends with the process; for trials of the search itself."""
-    return url == f"{_SQLITE}:memory:"
 
 
 def _is_race(error: Exception) -> bool:
