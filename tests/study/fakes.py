@@ -1,5 +1,7 @@
 """A space and a measurer that need no model: an analytic cost with seeded noise, and a clock that it moves."""
 
+# ruff: noqa: ARG005
+
 from __future__ import annotations
 
 import itertools

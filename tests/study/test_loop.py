@@ -1,5 +1,7 @@
 """What a whole study does with a machine whose costs are known."""
 
+# ruff: noqa: ARG005
+
 from __future__ import annotations
 
 import pytest
