@@ -237,3 +237,26 @@ def test_largest_context_is_the_last_that_fits(tmp_path: Path) -> None:
     assert largest_context(model, config, budget, cache_type="q8_0") > found
     assert largest_context(model, config, Budget(host_bytes=10**6)) == 0
     assert largest_context(model, config, Budget(host_bytes=1000 * GIB)) == 2 * 32768
+
+
+@pytest.mark.parametrize(("kind", "headroom"), [("gemma3", 256 * 2**20), ("never_heard_of", 0), (None, 0)])
+def test_projector_is_counted_from_its_header(tmp_path: Path, kind: str | None, headroom: int) -> None:
+    """Its tensors exactly, an assumed headroom for a known type, a warning for an unknown one."""
+    from tests.builders.gguf_files import write_gguf
+    from tuner.memory.extras import read_projector
+
+    metadata = {"general.architecture": "clip"} | ({} if kind is None else {"clip.projector_type": kind})
+    found = read_projector(write_gguf(tmp_path / "mmproj.gguf", metadata, [("v.patch_embd.weight", (1024, 100), F16)]))
+    assert (found.tensor_bytes, found.headroom_bytes) == (204_800, headroom)
+    assert found.total_bytes == 204_800 + headroom
+    assert ("only its tensors" in found.note) is (headroom == 0)
+
+
+def test_a_model_is_no_projector(tmp_path: Path) -> None:
+    """One clear line for the wrong file."""
+    from tuner.errors import BadInputError
+    from tuner.memory.extras import read_projector
+
+    make(tmp_path)
+    with pytest.raises(BadInputError, match="no projector"):
+        read_projector(tmp_path / "model.gguf")

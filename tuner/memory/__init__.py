@@ -3,6 +3,7 @@
 from tuner.memory.cache import kv_bytes, kv_table, recurrent_bytes, settle_geometry
 from tuner.memory.defaults import TARGET_CONTEXT, choose_context, default_config
 from tuner.memory.estimate import estimate_footprint
+from tuner.memory.extras import ProjectorMemory, read_projector
 from tuner.memory.fit import Budget, explain_misfit, find_budget, find_misfit, largest_context
 from tuner.memory.placement import Placement, count_offloaded, place_layers
 from tuner.memory.record import Basis, Cause, Footprint, FrontEnd, Part
@@ -16,6 +17,7 @@ __all__ = [
     "FrontEnd",
     "Part",
     "Placement",
+    "ProjectorMemory",
     "choose_context",
     "count_offloaded",
     "default_config",
@@ -27,6 +29,7 @@ __all__ = [
     "kv_table",
     "largest_context",
     "place_layers",
+    "read_projector",
     "recurrent_bytes",
     "settle_geometry",
 ]

@@ -115,10 +115,12 @@ def largest_context(
     machine: HardwareProfile | None = None,
     projected_of: ProjectedOf | None = None,
     limit: int | None = None,
+    taken_bytes: int = 0,
 ) -> int:
     """The largest ctx_size that fits, a multiple of 256 per slot, tokens; 0 when not even one padding step fits.
 
-    At most `limit`, by default the training context of each slot. `projected_of` gives better figures than arithmetic.
+    At most `limit`, by default the training context of each slot. `projected_of` gives better figures than arithmetic;
+    `taken_bytes` are for a projector or a draft model beside it.
     """
     slots = max(1, config.parallel)
     step = CONTEXT_PADDING * slots
@@ -128,7 +130,15 @@ def largest_context(
     def fits(steps: int) -> bool:
         point = base.replace(ctx_size=min(steps * step, most))
         projected = projected_of(point) if projected_of else None
-        return find_misfit(model, point, budget, front_end=front_end, machine=machine, projected=projected) is None
+        footprint = estimate_footprint(
+            model,
+            point,
+            front_end=front_end,
+            machine=machine,
+            projected=projected,
+            projector_bytes=taken_bytes or None,
+        )
+        return explain_misfit(footprint, budget) is None
 
     low, high = 0, -(-most // step)
     while low < high:

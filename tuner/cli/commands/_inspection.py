@@ -13,7 +13,17 @@ import msgspec
 from tuner.errors import BadInputError
 from tuner.hardware.record import HardwareProfile
 from tuner.measure.projection import Projection, ask_projection
-from tuner.memory import Footprint, FrontEnd, estimate_footprint, explain_misfit, find_budget, kv_table, largest_context
+from tuner.memory import (
+    Cause,
+    Footprint,
+    FrontEnd,
+    ProjectorMemory,
+    estimate_footprint,
+    explain_misfit,
+    find_budget,
+    kv_table,
+    largest_context,
+)
 from tuner.memory.cache import TableRow, use_cache_type
 from tuner.model import ModelSpec, require_decoder
 from tuner.runconfig import CACHE_TYPES, RunConfig
@@ -68,6 +78,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+_BESIDE: Final[tuple[Cause, ...]] = ("projector", "draft")
 _KEYS: Final[dict[str, Any]] = {
     "kv_bytes": "kv",
     "recurrent_bytes": "recurrent",
@@ -78,11 +89,27 @@ _KEYS: Final[dict[str, Any]] = {
 
 
 def inspect_model(
-    model: ModelSpec, config: RunConfig, front_end: FrontEnd, machine: HardwareProfile, *, reserve_bytes: int | None = None
+    model: ModelSpec,
+    config: RunConfig,
+    front_end: FrontEnd,
+    machine: HardwareProfile,
+    *,
+    reserve_bytes: int | None = None,
+    projector: ProjectorMemory | None = None,
+    draft: ModelSpec | None = None,
 ) -> Inspection:
     """Everything `inspect` shows of `model`; asks llama.cpp in a child, and goes on by arithmetic where that fails."""
     asked = _Asked(model, config, front_end)
-    footprint = estimate_footprint(model, config, front_end=front_end, machine=machine, projected=asked.at(config))
+    footprint = estimate_footprint(
+        model,
+        config,
+        front_end=front_end,
+        machine=machine,
+        projected=asked.at(config),
+        projector_bytes=projector.total_bytes if projector else None,
+        draft=draft,
+    )
+    beside = sum(footprint.bytes_of(cause) or 0 for cause in _BESIDE)
     budget = find_budget(machine, reserve_bytes=reserve_bytes)
     refusal = _refuse(model)
     full = (
@@ -100,12 +127,23 @@ def inspect_model(
         if refusal or not model.kv_known or not model.has_kv
         else {
             kind: largest_context(
-                model, config, budget, cache_type=kind, front_end=front_end, machine=machine, projected_of=asked.near
+                model,
+                config,
+                budget,
+                cache_type=kind,
+                front_end=front_end,
+                machine=machine,
+                projected_of=asked.near,
+                taken_bytes=beside,
             )
             for kind in CACHE_TYPES
         },
         refusal=refusal,
-        notes=tuple(dict.fromkeys((*footprint.notes, *asked.notes, *([refusal] if refusal else [])))),
+        notes=tuple(
+            dict.fromkeys(
+                (*footprint.notes, *asked.notes, *([projector.note] if projector else []), *([refusal] if refusal else []))
+            )
+        ),
     )
 
 

@@ -30,28 +30,44 @@ if TYPE_CHECKING:
 @model_argument
 @click.option("--ctx", "ctx_size", metavar="N", help="Context to show, tokens; short for --set ctx_size=N.")
 @click.option("--reserve", metavar="SIZE", help="Memory to leave alone, such as 2GiB; by default a twentieth, 1 GiB at most.")
+@click.option("--mmproj", metavar="FILE", help="Count this projector too.")
+@click.option("--draft", metavar="FILE", help="Count this draft model too.")
 @with_options(front_end_option, set_option, demo_option, json_option, verbose_option)
 def command(
     *,
     model: str | None,
     ctx_size: str | None,
     reserve: str | None,
+    mmproj: str | None,
+    draft: str | None,
     front_end: FrontEnd,
     settings: tuple[str, ...],
     demo: bool,
     as_json: bool,
     verbose: bool,
 ) -> None:
+    from tuner.memory import read_projector
+    from tuner.model import read_model
     from tuner.units import parse_bytes
 
     del verbose
     spec = _read_named(model, demo=demo)
     config = _choose_config(spec, front_end, settings, ctx_size)
     reserve_bytes = None if reserve is None else parse_bytes(reserve)
+    projector = None if mmproj is None else read_projector(mmproj)
+    beside = None if draft is None else read_model(draft)
     from tuner.cli.commands._inspection import inspect_model
     from tuner.hardware import profile_machine
 
-    inspection = inspect_model(spec, config, front_end, profile_machine(), reserve_bytes=reserve_bytes)
+    inspection = inspect_model(
+        spec,
+        config,
+        front_end,
+        profile_machine(),
+        reserve_bytes=reserve_bytes,
+        projector=projector,
+        draft=beside,
+    )
     if as_json:
         print_json(inspection.as_dict())
     else:
