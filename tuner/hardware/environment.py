@@ -104,9 +104,7 @@ def _read_power(tree: Tree) -> tuple[Literal["mains", "battery"] | None, int | N
 
 def _count_throttling(tree: Tree) -> int | None:
     base = "/sys/devices/system/cpu"
-    counts = [
-        tree.read_int(f"{base}/{cpu}/thermal_throttle/core_throttle_count") for cpu in tree.list(base, r"cpu\d+")
-    ]
+    counts = [tree.read_int(f"{base}/{cpu}/thermal_throttle/core_throttle_count") for cpu in tree.list(base, r"cpu\d+")]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
 from tuner.hardware.record import GpuFacts, GpuProcess
-
-T = TypeVar("T")
 
 _INTEGRATED: Final = re.compile(r"\b(GB10|DGX Spark|Orin|Thor|Xavier|Tegra|Jetson|nvgpu|N1X)\b", re.IGNORECASE)
 _FAILURES: Final = {
@@ -32,6 +30,22 @@ _THROTTLING: Final = {
     0x40: "thermal (hardware)",
     0x80: "power brake",
 }
+_MOST_SLICES: Final = 8
+
+
+class _Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the driver says of a card's memory, bytes."""
+
+    total: int | None = None
+    free: int | None = None
+    used: int | None = None
+    absent: bool = False
+    """The driver knows that the part has none of its own to tell of; other refusals leave it open."""
+
+    def share(self, total: int | None, available: int | None) -> _Memory:
+        """Main memory in its place; unknown where the driver failed for another reason than having nothing to tell."""
+        known = self.absent or self.total is not None
+        return _Memory(total=total, free=available) if known else self
 
 
 def probe_gpus(
@@ -51,11 +65,12 @@ def probe_gpus(
     except Exception as error:  # noqa: BLE001 - a driver stack fails in many ways; each is a reason, none is fatal
         return (), (f"No NVIDIA GPU information: {_explain(error)}.",)
     try:
-        cards = _list_cards(library)
+        cards, notes = _list_cards(library)
         found = [fact for card in cards for fact in _describe(library, *card, memory_total_bytes, memory_available_bytes)]
-        return _number_for_cuda(found, environ)
     finally:
-        _guard(library.nvmlShutdown)
+        _ask(library, "nvmlShutdown")
+    gpus, order_notes = _number_for_cuda(found, environ)
+    return gpus, (*notes, *_find_gaps(gpus), *order_notes)
 
 
 def _import_nvml() -> Any:
@@ -65,32 +80,27 @@ def _import_nvml() -> Any:
 
 
 def _explain(error: Exception) -> str:
+    if isinstance(error, AttributeError) or "undefined symbol" in str(error):
+        return _FAILURES["NVMLError_FunctionNotFound"]
     if isinstance(error, ImportError):
         return "the nvidia-ml-py package is not installed"
-    if isinstance(error, AttributeError) or "undefined symbol" in str(error):
-        return "the NVIDIA driver is too old for this nvidia-ml-py"
     return _FAILURES.get(type(error).__name__) or " ".join(f"{type(error).__name__} {error}".split())[:120]
 
 
-def _guard(ask: Callable[[], T]) -> T | None:
+def _ask(nvml: Any, function: str, *arguments: object) -> Any:
     try:
-        return ask()
+        return getattr(nvml, function)(*arguments)
     except Exception:  # noqa: BLE001 - NVML raises a class for each code and more; any of them means "won't say"
         return None
 
 
-def _refusal(ask: Callable[[], object]) -> str:
-    try:
-        ask()
-    except Exception as error:  # noqa: BLE001 - the kind of refusal is the answer
-        return type(error).__name__
-    return ""
-
-
-def _list_cards(nvml: Any) -> list[tuple[int, Any]]:
-    count = _guard(nvml.nvmlDeviceGetCount) or 0
-    handles = ((index, _guard(lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))) for index in range(count))
-    return [(index, handle) for index, handle in handles if handle is not None]
+def _list_cards(nvml: Any) -> tuple[list[tuple[int, Any]], list[str]]:
+    count = _ask(nvml, "nvmlDeviceGetCount")
+    if not count:
+        return [], ["The NVIDIA driver would not list its GPUs." if count is None else "The NVIDIA driver lists no GPU."]
+    handles = {index: _ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)}
+    cards = [(index, handle) for index, handle in handles.items() if handle is not None]
+    return cards, [f"GPU {index}: the NVIDIA driver gives no access to it." for index in handles if handles[index] is None]
 
 
 def _describe(nvml: Any, index: int, handle: Any, total: int | None, available: int | None) -> list[GpuFacts]:
@@ -102,13 +112,13 @@ def _describe(nvml: Any, index: int, handle: Any, total: int | None, available: 
 
 
 def _describe_card(nvml: Any, index: int, handle: Any, total: int | None, available: int | None) -> GpuFacts:
-    def ask(name: str, *arguments: object) -> Any:
-        return _guard(lambda: getattr(nvml, name)(handle, *arguments))
+    def ask(function: str, *arguments: object) -> Any:
+        return _ask(nvml, function, handle, *arguments)
 
     name, bus = _text(ask("nvmlDeviceGetName")), ask("nvmlDeviceGetPciInfo")
-    memory = ask("nvmlDeviceGetMemoryInfo")
-    refusal = _refusal(lambda: nvml.nvmlDeviceGetMemoryInfo(handle)) if memory is None else ""
-    unified = refusal == "NVMLError_NotSupported" and bool(_INTEGRATED.search(name or ""))
+    memory, unified = _ask_memory(nvml, handle), bool(_INTEGRATED.search(name or ""))
+    if unified:
+        memory = memory.share(total, available)
     limit, factory = ask("nvmlDeviceGetPowerManagementLimit"), ask("nvmlDeviceGetPowerManagementDefaultLimit")
     capability, mode = ask("nvmlDeviceGetCudaComputeCapability"), ask("nvmlDeviceGetMigMode")
     rates = ask("nvmlDeviceGetUtilizationRates")
@@ -117,12 +127,12 @@ def _describe_card(nvml: Any, index: int, handle: Any, total: int | None, availa
         name=name,
         uuid=_text(ask("nvmlDeviceGetUUID")),
         pci_bus_id=normalise_bus(_text(getattr(bus, "busId", None))),
-        memory_total_bytes=total if unified else getattr(memory, "total", None),
-        memory_free_bytes=available if unified else getattr(memory, "free", None),
-        memory_used_bytes=getattr(memory, "used", None),
+        memory_total_bytes=memory.total,
+        memory_free_bytes=memory.free,
+        memory_used_bytes=memory.used,
         unified=unified,
-        driver=_text(_guard(nvml.nvmlSystemGetDriverVersion)),
-        cuda=_version(_guard(nvml.nvmlSystemGetCudaDriverVersion)),
+        driver=_text(_ask(nvml, "nvmlSystemGetDriverVersion")),
+        cuda=_version(_ask(nvml, "nvmlSystemGetCudaDriverVersion")),
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
         link_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
         link_generation_max=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
@@ -136,54 +146,90 @@ def _describe_card(nvml: Any, index: int, handle: Any, total: int | None, availa
         utilization=getattr(rates, "gpu", None),
         throttle_reasons=_name_throttling(ask("nvmlDeviceGetCurrentClocksThrottleReasons")),
         mig=bool(mode[0]) if mode else None,
-        processes=_list_processes(ask("nvmlDeviceGetComputeRunningProcesses")),
+        processes=_list_processes(nvml, handle),
     )
 
 
+def _ask_memory(nvml: Any, handle: Any) -> _Memory:
+    try:
+        told = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except Exception as error:  # noqa: BLE001 - only one kind of refusal has a meaning, the others are all "won't say"
+        return _Memory(absent=type(error).__name__ == "NVMLError_NotSupported")
+    return _Memory(total=told.total, free=told.free, used=told.used)
+
+
 def _list_slices(nvml: Any, handle: Any) -> list[Any]:
-    count = _guard(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
-    parts = (_guard(lambda n=n: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, n)) for n in range(count))
+    count = _ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
+    places = range(_MOST_SLICES if count is None else count)
+    parts = (_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in places)
     return [part for part in parts if part is not None]
 
 
 def _describe_slice(nvml: Any, card: GpuFacts, part: Any) -> GpuFacts:
-    """The slice's own memory; what it does not tell apart (driver, link) is its card's."""
-    memory = _guard(lambda: nvml.nvmlDeviceGetMemoryInfo(part))
+    """The slice's own memory; the driver and the link are its card's; of the card's memory bus it has an unknown share."""
+    memory = _ask_memory(nvml, part)
     return msgspec.structs.replace(
         card,
-        name=_text(_guard(lambda: nvml.nvmlDeviceGetName(part))) or card.name,
-        uuid=_text(_guard(lambda: nvml.nvmlDeviceGetUUID(part))),
-        memory_total_bytes=getattr(memory, "total", None),
-        memory_free_bytes=getattr(memory, "free", None),
-        memory_used_bytes=getattr(memory, "used", None),
+        name=_text(_ask(nvml, "nvmlDeviceGetName", part)) or card.name,
+        uuid=_text(_ask(nvml, "nvmlDeviceGetUUID", part)),
+        memory_total_bytes=memory.total,
+        memory_free_bytes=memory.free,
+        memory_used_bytes=memory.used,
+        memory_bus_bits=None,
         mig=True,
         parent_uuid=card.uuid,
         utilization=None,
-        processes=_list_processes(_guard(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(part))),
+        processes=_list_processes(nvml, part),
     )
 
 
+def _find_gaps(gpus: tuple[GpuFacts, ...]) -> list[str]:
+    """What is missing that a reader will look for."""
+    notes = []
+    for gpu in gpus:
+        if gpu.mig and not _is_slice(gpu):
+            notes.append(f"GPU {gpu.index} is set up to be cut into slices (MIG) but has none: CUDA cannot use it.")
+        elif gpu.memory_total_bytes is None:
+            notes.append(f"GPU {gpu.index}: the NVIDIA driver does not tell its memory.")
+    return notes
+
+
 def _number_for_cuda(found: list[GpuFacts], environ: Mapping[str, str]) -> tuple[tuple[GpuFacts, ...], tuple[str, ...]]:
-    """CUDA's numbers after CUDA_VISIBLE_DEVICES: an entry that names nothing hides itself and all after it."""
+    """CUDA's numbers after CUDA_VISIBLE_DEVICES. A process gets one slice at most, the first."""
     notes: list[str] = []
-    by_bus = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not by_bus and len({gpu.name for gpu in found}) > 1:
-        notes.append("CUDA numbers unlike cards fastest first, not by bus: export CUDA_DEVICE_ORDER=PCI_BUS_ID.")
+    if environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len(_list_models(found)) > 1:
+        notes.append(
+            "CUDA numbers unlike cards fastest first, the driver by bus: export CUDA_DEVICE_ORDER=PCI_BUS_ID,"
+            " with which the CUDA numbers given here hold."
+        )
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     chosen = list(range(len(found))) if visible is None else _choose(found, visible)
-    if found and not chosen:
+    first_slice = next((place for place in chosen if _is_slice(found[place])), None)
+    usable = [place for place in chosen if not found[place].mig or place == first_slice]
+    if found and not usable and visible is not None:
         notes.append(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU.")
-    numbers = {place: ordinal for ordinal, place in enumerate(chosen)}
+    numbers = {place: ordinal for ordinal, place in enumerate(usable)}
     facts = (msgspec.structs.replace(gpu, cuda_ordinal=numbers.get(place)) for place, gpu in enumerate(found))
     return tuple(facts), tuple(notes)
 
 
+def _is_slice(gpu: GpuFacts) -> bool:
+    return (gpu.uuid or "").startswith("MIG-") or gpu.parent_uuid is not None
+
+
+def _list_models(found: list[GpuFacts]) -> set[str]:
+    return {re.sub(r"\s+MIG\b.*", "", gpu.name or "") for gpu in found}
+
+
 def _choose(found: list[GpuFacts], visible: str) -> list[int]:
+    """Places in `found`: an entry that names nothing hides itself and all after it; one named twice hides everything."""
     chosen: list[int] = []
     for entry in (part.strip() for part in visible.split(",")):
         place = _find_place(found, entry)
-        if place is None or place in chosen:
+        if place is None:
             break
+        if place in chosen:
+            return []
         chosen.append(place)
     return chosen
 
@@ -203,12 +249,17 @@ def normalise_bus(text: str | None) -> str | None:
     return f"{match[1][-4:]}:{match[2]}".lower() if match else None
 
 
-def _list_processes(listed: Any) -> tuple[GpuProcess, ...] | None:
-    if listed is None:
+def _list_processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...] | None:
+    """Others that hold its memory, whether they compute or draw; one that does both counts once."""
+    computing = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
+    drawing = _ask(nvml, "nvmlDeviceGetGraphicsRunningProcesses", handle)
+    if computing is None and drawing is None:
         return None
-    return tuple(
-        GpuProcess(pid=each.pid, memory_bytes=getattr(each, "usedGpuMemory", None)) for each in listed if each.pid != os.getpid()
-    )
+    held: dict[int, int | None] = {}
+    for each in (*(computing or ()), *(drawing or ())):
+        amounts = [amount for amount in (held.get(each.pid), each.usedGpuMemory) if amount is not None]
+        held[each.pid] = max(amounts, default=None)
+    return tuple(GpuProcess(pid=pid, memory_bytes=held[pid]) for pid in sorted(held) if pid != os.getpid())
 
 
 def _name_throttling(bits: int | None) -> tuple[str, ...] | None:

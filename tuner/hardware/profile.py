@@ -103,9 +103,7 @@ def summarise_machine(
     return ", ".join((name, cores, ram, " + ".join(cards) or "no GPU"))
 
 
-def _find_mismatches(
-    cpu: CpuFacts, limits: LimitFacts, build: BuildFacts | None, gpus: tuple[GpuFacts, ...]
-) -> list[str]:
+def _find_mismatches(cpu: CpuFacts, limits: LimitFacts, build: BuildFacts | None, gpus: tuple[GpuFacts, ...]) -> list[str]:
     notes = []
     if limits.usable_threads < cpu.logical_cpus:
         source = f" ({limits.cpu_quota_source})" if limits.cpu_quota_source else ""
