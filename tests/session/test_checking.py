@@ -31,6 +31,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "a study name of two lines": {"study": "a\nb"},
     "a study to go on with that is not there": {"resume": "never-made"},
     "two studies": {"study": "a", "resume": "b"},
+    "a model with a name that no file has": {"demo": False, "models": ("x" * 5000,)},
+    "a storage with a name that no file has": {"storage": "sqlite:///" + "x" * 5000},
     "an output that is a folder": {"output": "."},
 }
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
 from tuner.engines.registry import find_engine
-from tuner.errors import BadInputError, UsageError
+from tuner.errors import BadInputError, StorageError, UsageError
 from tuner.model import ModelSpec, demo_model_path, read_model, require_decoder, resolve_models
 from tuner.objective import Goal, Limit, parse_goals, parse_limit
 from tuner.session.request import MeasureRequest, TuneRequest
@@ -114,12 +115,20 @@ def read_models(arguments: Sequence[str], *, demo: bool) -> tuple[ModelSpec, ...
         raise UsageError("--demo stands in place of MODEL.", "Give one of the two.")
     if not demo and not arguments:
         raise UsageError("No model was given.", "Give a GGUF file, or use --demo.")
-    paths = [demo_model_path()] if demo else resolve_models(arguments)
+    paths = [demo_model_path()] if demo else _resolve(arguments)
     specs = [read_model(path.absolute()) for path in paths]
     for spec in specs:
         require_decoder(spec)
     _check_one_model(specs)
     return tuple(sorted(specs, key=lambda spec: (-spec.bits_per_weight, spec.path)))
+
+
+def _resolve(arguments: Sequence[str]) -> list[Path]:
+    try:
+        return resolve_models(arguments)
+    except (OSError, ValueError) as error:  # names that no file system takes
+        reason = getattr(error, "strerror", None) or error
+        raise BadInputError(f"The model cannot be looked for: {reason}.", "Check the path.") from error
 
 
 def _check_one_model(specs: Sequence[ModelSpec]) -> None:
@@ -156,10 +165,14 @@ def _check_study(request: TuneRequest) -> None:
     """The storage opens, and the study to go on with is there."""
     from tuner.study.storage import open_storage, read_studies
 
-    if not request.resume:
-        open_storage(request.storage)
-        return
-    names = [study.name for study in read_studies(request.storage)]
+    try:
+        if not request.resume:
+            open_storage(request.storage)
+            return
+        names = [study.name for study in read_studies(request.storage)]
+    except (OSError, ValueError) as error:  # names that no file system takes
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(f"The storage cannot be opened: {reason}.", "Check --storage.") from error
     if request.resume not in names:
         known = ", ".join(names[-5:]) or "none yet"
         raise BadInputError(f"There is no study {request.resume!r} in {request.storage}.", f"Studies there: {known}.")
