@@ -59,7 +59,7 @@ class Progress:
         match event:
             case events.StageStarted():
                 self._stage = event.stage
-                self.tell(f"{event.stage}: {event.title}")
+                self.tell(f"{event.stage}: {event.title}{self._describe_left()}")
             case events.TrialStarted():
                 self._changes[event.number] = event.changes
                 self._refresh(f"trial {event.number}: {describe_settings(event.changes)}")
