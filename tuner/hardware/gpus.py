@@ -246,7 +246,7 @@ def _find_place(found: list[GpuFacts], entry: str) -> int | None:
 def normalise_bus(text: str | None) -> str | None:
     """NVML's "00000000:01:00.0" as llama.cpp writes it, "0000:01:00.0"."""
     match = re.fullmatch(r"([0-9a-fA-F]{4,8}):(.+)", text or "")
-    return f"{match[1][-4:]}:{match[2]}".lower() if match else None
+    return f"{int(match[1], 16):04x}:{match[2]}".lower() if match else None
 
 
 def _list_processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...] | None:
