@@ -79,6 +79,8 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return ExitCode.DONE
+    except OSError as error:
+        return _report_system(error)
     except Exception as fault:  # noqa: BLE001 - the last stop before a user would see a traceback
         return _report_fault(fault, verbose="-v" in arguments or "--verbose" in arguments)
 
@@ -86,6 +88,14 @@ def run(arguments: list[str]) -> int:
 def _settle(result: object) -> int:
     sys.stdout.flush()
     return result if isinstance(result, int) and not isinstance(result, bool) else ExitCode.DONE
+
+
+def _report_system(error: OSError) -> int:
+    """What the operating system refused: a name too long, a folder without permission, a full disk."""
+    place = _one_line(str(error.filename or "a file"))
+    shown = place if len(place) <= 120 else place[:117] + "..."
+    complain(f"Cannot use {shown}: {_one_line(error.strerror or type(error).__name__)}.", "Check path, permissions and disk.")
+    return ExitCode.BAD_INPUT
 
 
 def _report_fault(fault: Exception, *, verbose: bool) -> int:
