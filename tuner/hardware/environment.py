@@ -89,16 +89,17 @@ def _read_pressure(tree: Tree, resource: str) -> float | None:
 def _read_power(tree: Tree) -> tuple[Literal["mains", "battery"] | None, int | None]:
     mains: list[int] = []
     percent: int | None = None
-    discharging = False
+    battery = discharging = False
     for name in tree.list(_SUPPLIES, r".+"):
         kind = tree.read(f"{_SUPPLIES}/{name}/type")
         if kind == "Mains":
             mains.append(tree.read_int(f"{_SUPPLIES}/{name}/online") or 0)
         elif kind == "Battery" and tree.read(f"{_SUPPLIES}/{name}/scope") != "Device":
+            battery = True
             percent = tree.read_int(f"{_SUPPLIES}/{name}/capacity")
             discharging |= tree.read(f"{_SUPPLIES}/{name}/status") == "Discharging"
     if mains:
-        return ("mains" if any(mains) else "battery"), percent
+        return ("battery" if battery and not any(mains) else "mains"), percent
     return ("battery" if discharging else None), percent
 
 

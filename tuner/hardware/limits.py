@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tuner.hardware.cpu import group_cores
 from tuner.hardware.record import CpuFacts, LimitFacts, MemoryFacts
 from tuner.hardware.tree import Tree, parse_int
 
@@ -54,7 +55,7 @@ def probe_limits(
         memlock_bytes=memlock_bytes,
         cgroup=find_version(tree),
         usable_threads=threads,
-        usable_physical=max(1, min(_count_decode_cores(cpu), threads)),
+        usable_physical=max(1, min(count_decode_cores(tree, cpu, allowed), threads)),
     )
 
 
@@ -138,5 +139,9 @@ def _grant_memory(source: str, limit: int, used: int | None, cached: int | None)
     return Granted(source=source, memory_bytes=limit, memory_free_bytes=free)
 
 
-def _count_decode_cores(cpu: CpuFacts) -> int:
-    return cpu.performance_cores or cpu.physical_cores
+def count_decode_cores(tree: Tree, cpu: CpuFacts, allowed: tuple[int, ...]) -> int:
+    """Physical cores among the allowed CPUs, fast ones only where there are two kinds and a fast one is allowed."""
+    fast = tuple(number for number in allowed if number in set(cpu.performance_cpus))
+    touched = len(group_cores(tree, fast or allowed))
+    cores = cpu.performance_cores if fast and cpu.performance_cores else cpu.physical_cores
+    return min(cores, touched or cores)

@@ -76,10 +76,14 @@ def ask_counts() -> CoreCounts:
 
 
 def match_devices(build: BuildFacts | None, gpus: tuple[GpuFacts, ...]) -> tuple[DeviceFacts, ...]:
-    """Devices that take layers, each with the driver's GPU; integrated ones only where there is no other, as llama.cpp does."""
+    """Devices that take layers, each with the driver's GPU; integrated ones only where there is no other, as llama.cpp does.
+
+    Slices of one card share its bus; the one that CUDA sees from here is llama.cpp's.
+    """
     listed = [device for device in build.devices if device.takes_layers] if build else []
     discrete = [device for device in listed if device.kind == "GPU"]
-    by_bus = {gpu.pci_bus_id: gpu for gpu in gpus if gpu.pci_bus_id}
+    visible_last = sorted(gpus, key=lambda gpu: gpu.cuda_ordinal is not None)
+    by_bus = {gpu.pci_bus_id: gpu for gpu in visible_last if gpu.pci_bus_id}
     return tuple(_join(device, by_bus.get(device.pci_bus_id or "")) for device in discrete or listed)
 
 
