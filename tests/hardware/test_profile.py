@@ -1,0 +1,217 @@
+"""The probes together: one profile, its name, its line, its notes, on machines made of files and on this one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.hardware.fake_nvml import GIB, FakeNvml, LibraryNotFound, NotSupported, make_card, memory
+from tests.hardware.trees import list_desktop, make_tree
+from tuner.hardware import (
+    BuildFacts,
+    CpuFacts,
+    DeviceFacts,
+    GpuFacts,
+    HardwareProfile,
+    LimitFacts,
+    MemoryFacts,
+    fingerprint_machine,
+    profile_machine,
+)
+from tuner.hardware.cpu import CoreCounts
+from tuner.hardware.profile import match_devices, summarise_machine
+
+CPU_ONLY: dict[str, Any] = {"system_info": "CPU : AVX2 = 1 | ", "devices": [{"name": "CPU", "kind": "CPU"}]}
+CUDA: dict[str, Any] = {
+    **CPU_ONLY,
+    "devices": [{"name": "CUDA0", "kind": "GPU", "backend": "CUDA", "device_id": "0000:01:00.0", "free": 21 * GIB}],
+}
+NO_DRIVER = FakeNvml(init=LibraryNotFound())
+
+
+def profile(
+    root: Path,
+    changes: dict[str, str] | None = None,
+    *,
+    nvml: FakeNvml = NO_DRIVER,
+    answer: dict[str, Any] = CPU_ONLY,
+    counts: CoreCounts | None = None,
+) -> HardwareProfile:
+    make_tree(root, {**list_desktop(), **(changes or {})})
+    return profile_machine(
+        root=root,
+        environ={},
+        nvml=nvml,
+        ask_build=lambda: json.dumps(answer).encode(),
+        counts=counts or CoreCounts(physical=4, logical=8, system=8),
+    )
+
+
+def test_a_desktop_without_a_gpu(tmp_path: Path) -> None:
+    """No GPU and no driver is the normal case: one quiet note about it, no device."""
+    found = profile(tmp_path)
+    assert (found.cpu.physical_cores, found.limits.usable_physical, found.memory.total_bytes) == (4, 4, 32 * GIB)
+    assert not found.has_device
+    assert [note for note in found.notes if "GPU" in note] == ["No NVIDIA GPU information: no NVIDIA driver library was found."]
+    assert found.summary == "AMD Ryzen 5 Test, 4 cores, 32 GiB RAM, no GPU"
+
+
+def test_an_empty_machine_has_a_profile(tmp_path: Path) -> None:
+    """Nothing to read, nothing to ask, still no exception: everything is unknown."""
+    found = profile_machine(
+        root=tmp_path,
+        environ={},
+        nvml=NO_DRIVER,
+        ask_build=lambda: b"",
+        counts=CoreCounts(physical=None, logical=65_536, system=2),
+    )
+    assert (found.memory, found.build, found.devices) == (MemoryFacts(), None, ())
+    assert (found.cpu.logical_cpus, found.limits.usable_threads) == (2, 2)
+    assert len(found.notes) == 2
+
+
+def test_device_and_driver_are_joined_by_bus(tmp_path: Path) -> None:
+    """llama.cpp's device carries the UUID of the driver's card."""
+    found = profile(tmp_path, nvml=FakeNvml(make_card(bus=9, uuid="GPU-other"), make_card()), answer=CUDA)
+    assert [(device.name, device.gpu_uuid, device.unified) for device in found.devices] == [("CUDA0", "GPU-aaaa1111", False)]
+    assert found.summary.endswith("32 GiB RAM, NVIDIA GeForce RTX 4090 + NVIDIA GeForce RTX 4090")
+
+
+def test_a_shared_part_makes_its_device_shared(tmp_path: Path) -> None:
+    """llama.cpp calls it a GPU; the driver's refusal and its name tell that it has no memory of its own."""
+    card = make_card("NVIDIA GB10", nvmlDeviceGetMemoryInfo=NotSupported())
+    found = profile(tmp_path, nvml=FakeNvml(card), answer=CUDA)
+    assert found.unified_memory
+    assert (found.gpus[0].memory_total_bytes, found.gpus[0].memory_free_bytes) == (32 * GIB, 20 * GIB)
+
+
+def test_a_shared_part_has_no_more_than_the_container(tmp_path: Path) -> None:
+    """What a cgroup leaves bounds it too."""
+    limits = {"/sys/fs/cgroup/memory.max": str(8 * GIB), "/sys/fs/cgroup/memory.current": str(2 * GIB)}
+    card = make_card("NVIDIA GB10", nvmlDeviceGetMemoryInfo=NotSupported())
+    assert profile(tmp_path, limits, nvml=FakeNvml(card), answer=CUDA).gpus[0].memory_free_bytes == 6 * GIB
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [(("CPU",), []), (("IGPU", "CPU"), ["D0"]), (("IGPU", "GPU", "CPU"), ["D1"]), (("GPU", "GPU", "ACCEL"), ["D0", "D1"])],
+)
+def test_integrated_parts_serve_only_alone(kinds: tuple[Any, ...], expected: list[str]) -> None:
+    """llama.cpp leaves them out where there is a GPU of its own."""
+    build = BuildFacts(devices=tuple(DeviceFacts(name=f"D{place}", kind=kind) for place, kind in enumerate(kinds)))
+    assert [device.name for device in match_devices(build, ())] == expected
+
+
+def test_the_slice_that_cuda_sees_is_the_device() -> None:
+    """Slices of one card share its bus; only one of them is visible."""
+    bus = "0000:01:00.0"
+    gpus = tuple(
+        GpuFacts(index=0, uuid=f"MIG-{place}", pci_bus_id=bus, cuda_ordinal=0 if place == 1 else None) for place in range(3)
+    )
+    build = BuildFacts(devices=(DeviceFacts(name="CUDA0", pci_bus_id=bus),))
+    assert [device.gpu_uuid for device in match_devices(build, gpus)] == ["MIG-1"]
+
+
+def test_without_a_build_there_is_no_device() -> None:
+    """A driver's card alone takes no layers."""
+    assert match_devices(None, (GpuFacts(index=0, pci_bus_id="0000:01:00.0"),)) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "nvml", "answer", "words"),
+    [
+        ({"/sys/fs/cgroup/cpu.max": "200000 100000"}, NO_DRIVER, CPU_ONLY, "Only 2 of 8 visible CPUs may be used here (/sys/fs/cgroup/cpu.max)"),
+        ({}, NO_DRIVER, CPU_ONLY, "This CPU has SSE3, SSSE3, AVX, F16C, FMA, BMI2"),
+        ({}, FakeNvml(make_card()), CPU_ONLY, "cannot use the GPU"),
+        ({}, NO_DRIVER, {"import_error": "ImportError: gone"}, "llama_cpp cannot be loaded: ImportError: gone"),
+    ],
+)  # fmt: skip
+def test_notes(tmp_path: Path, changes: dict[str, str], nvml: FakeNvml, answer: dict[str, Any], words: str) -> None:
+    """What a reader should know before trusting figures from here."""
+    assert any(words in note for note in profile(tmp_path, changes, nvml=nvml, answer=answer).notes)
+
+
+def test_a_fitting_build_with_its_card_has_no_notes(tmp_path: Path) -> None:
+    """Nothing to say is nothing said."""
+    told = "CPU : SSE3 = 1 | SSSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | BMI2 = 1 | "
+    assert profile(tmp_path, nvml=FakeNvml(make_card()), answer={**CUDA, "system_info": told}).notes == ()
+
+
+def test_the_name_survives_load_heat_and_use(tmp_path: Path) -> None:
+    """Busy or idle, full or empty, limited or not: the same machine."""
+    idle = profile(tmp_path / "idle", nvml=FakeNvml(make_card()))
+    busy = profile(
+        tmp_path / "busy",
+        {
+            "/proc/loadavg": "64.00 60.00 50.00 9/512 9\n",
+            "/proc/meminfo": f"MemTotal: {32 * 2**20} kB\nMemAvailable: 1024 kB\n",
+            "/sys/fs/cgroup/cpu.max": "100000 100000",
+            "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "800000",
+        },
+        nvml=FakeNvml(make_card(nvmlDeviceGetMemoryInfo=memory(24, 1), nvmlDeviceGetTemperature=88)),
+    )
+    assert idle != busy
+    assert idle.fingerprint == busy.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("cpu", "ram", "gpus"),
+    [
+        ({"model": "B"}, 32 * GIB, ("GPU-1",)),
+        ({"physical_cores": 8}, 32 * GIB, ("GPU-1",)),
+        ({"simd": ("AVX2", "AVX512")}, 32 * GIB, ("GPU-1",)),
+        ({}, 64 * GIB, ("GPU-1",)),
+        ({}, 32 * GIB, ("GPU-2",)),
+        ({}, 32 * GIB, ()),
+    ],
+)
+def test_other_hardware_has_another_name(cpu: dict[str, Any], ram: int, gpus: tuple[str, ...]) -> None:
+    """Each part of a machine counts."""
+    plain = CpuFacts(model="A", physical_cores=4, logical_cpus=8, simd=("AVX2",))
+    first = fingerprint_machine(plain, MemoryFacts(total_bytes=32 * GIB), (GpuFacts(index=0, uuid="GPU-1"),))
+    cards = tuple(GpuFacts(index=place, uuid=uuid) for place, uuid in enumerate(gpus))
+    assert fingerprint_machine(msgspec.structs.replace(plain, **cpu), MemoryFacts(total_bytes=ram), cards) != first
+
+
+def test_the_name_ignores_small_change() -> None:
+    """A kernel keeps a few megabytes more or less for itself, and cards may be found in another order."""
+    cards = (GpuFacts(index=0, uuid="GPU-1"), GpuFacts(index=1, uuid="GPU-2"))
+    moved = (GpuFacts(index=0, uuid="GPU-2"), GpuFacts(index=1, uuid="GPU-1"))
+    first = fingerprint_machine(CpuFacts(), MemoryFacts(total_bytes=31 * GIB + 300 * 2**20), cards)
+    assert first == fingerprint_machine(CpuFacts(), MemoryFacts(total_bytes=31 * GIB + 280 * 2**20), moved)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "threads", "gpus", "devices", "expected"),
+    [
+        (CpuFacts(), 1, (), (), "unknown CPU, 1 core, n/a RAM, no GPU"),
+        (CpuFacts(arch="aarch64", physical_cores=8, logical_cpus=8), 3, (), (), "aarch64, 8 cores, 3 usable, n/a RAM, no GPU"),
+        (
+            CpuFacts(model="M2", physical_cores=8, logical_cpus=8),
+            8,
+            (),
+            (DeviceFacts(name="MTL0"),),
+            "M2, 8 cores, n/a RAM, MTL0",
+        ),
+        (CpuFacts(model="X"), 1, (GpuFacts(index=0),), (DeviceFacts(name="CUDA0"),), "X, 1 core, n/a RAM, a GPU"),
+    ],
+)
+def test_the_machine_in_one_line(
+    cpu: CpuFacts, threads: int, gpus: tuple[GpuFacts, ...], devices: tuple[DeviceFacts, ...], expected: str
+) -> None:
+    """Whatever is unknown leaves the line readable."""
+    assert summarise_machine(cpu, MemoryFacts(), LimitFacts(usable_threads=threads), gpus, devices) == expected
+
+
+def test_this_machine() -> None:
+    """The real probes: no exception, sane counts, the same name twice, and a profile that survives a round trip as JSON."""
+    first, second = profile_machine(), profile_machine()
+    assert first.fingerprint == second.fingerprint
+    assert 1 <= first.limits.usable_physical <= first.limits.usable_threads <= first.cpu.logical_cpus
+    assert first.cpu.physical_cores <= first.cpu.logical_cpus
+    assert first.environment.system
+    assert msgspec.json.decode(msgspec.json.encode(first), type=HardwareProfile) == first
