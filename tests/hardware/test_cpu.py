@@ -155,9 +155,9 @@ def test_two_sockets_with_a_memory_node_each(tmp_path: Path) -> None:
 def test_clocks_from_the_frequency_driver(tmp_path: Path) -> None:
     """The fastest core's clock now, and the highest that any may reach, in MHz."""
     files = list_desktop()
-    for cpu, (now, top) in enumerate([(1_400_000, 5_000_000), (4_200_000, 5_250_000)]):
-        files[f"{CPU}/cpu{cpu}/cpufreq/scaling_cur_freq"] = str(now)
-        files[f"{CPU}/cpu{cpu}/cpufreq/cpuinfo_max_freq"] = str(top)
+    for number, (now, top) in enumerate([(1_400_000, 5_000_000), (4_200_000, 5_250_000)]):
+        files[f"{CPU}/cpu{number}/cpufreq/scaling_cur_freq"] = str(now)
+        files[f"{CPU}/cpu{number}/cpufreq/cpuinfo_max_freq"] = str(top)
     cpu = probe(tmp_path, files)
     assert (cpu.frequency_mhz, cpu.frequency_max_mhz) == (4200.0, 5250.0)
 

@@ -127,12 +127,33 @@ def test_without_a_build_there_is_no_device() -> None:
         ({"/sys/fs/cgroup/cpu.max": "200000 100000"}, NO_DRIVER, CPU_ONLY, "Only 2 of 8 visible CPUs may be used here (/sys/fs/cgroup/cpu.max)"),
         ({}, NO_DRIVER, CPU_ONLY, "This CPU has SSE3, SSSE3, AVX, F16C, FMA, BMI2"),
         ({}, FakeNvml(make_card()), CPU_ONLY, "cannot use the GPU"),
+        ({}, FakeNvml(make_card()), {**CPU_ONLY, "backends": ["CUDA", "CPU"]}, "built for CUDA but finds no GPU"),
         ({}, NO_DRIVER, {"import_error": "ImportError: gone"}, "llama_cpp cannot be loaded: ImportError: gone"),
     ],
 )  # fmt: skip
 def test_notes(tmp_path: Path, changes: dict[str, str], nvml: FakeNvml, answer: dict[str, Any], words: str) -> None:
     """What a reader should know before trusting figures from here."""
     assert any(words in note for note in profile(tmp_path, changes, nvml=nvml, answer=answer).notes)
+
+
+def test_hidden_cards_are_not_held_against_the_build(tmp_path: Path) -> None:
+    """With CUDA_VISIBLE_DEVICES empty, any build lists no GPU."""
+    make_tree(tmp_path, list_desktop())
+    found = profile_machine(
+        root=tmp_path,
+        environ={"CUDA_VISIBLE_DEVICES": ""},
+        nvml=FakeNvml(make_card()),
+        ask_build=lambda: json.dumps(CPU_ONLY).encode(),
+        counts=CoreCounts(),
+    )
+    assert [note for note in found.notes if "GPU" in note] == ["CUDA_VISIBLE_DEVICES='' hides every GPU."]
+
+
+def test_affinity_is_not_taken_for_a_quota(tmp_path: Path) -> None:
+    """Of two limits, the one that binds is named."""
+    counts = CoreCounts(physical=4, logical=8, affinity=(0, 1))
+    found = profile(tmp_path, {"/sys/fs/cgroup/cpu.max": "600000 100000"}, counts=counts)
+    assert "Only 2 of 8 visible CPUs may be used here (CPU affinity)." in found.notes
 
 
 def test_a_fitting_build_with_its_card_has_no_notes(tmp_path: Path) -> None:

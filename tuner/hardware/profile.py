@@ -110,14 +110,19 @@ def summarise_machine(
 def _find_mismatches(cpu: CpuFacts, limits: LimitFacts, build: BuildFacts | None, gpus: tuple[GpuFacts, ...]) -> list[str]:
     notes = []
     if limits.usable_threads < cpu.logical_cpus:
-        source = f" ({limits.cpu_quota_source})" if limits.cpu_quota_source else ""
+        source = f" ({limits.cpu_quota_source})" if limits.usable_threads < limits.affinity_count else " (CPU affinity)"
         notes.append(f"Only {limits.usable_threads} of {cpu.logical_cpus} visible CPUs may be used here{source}.")
     if build and build.missing_simd:
         names = ", ".join(build.missing_simd)
         remedy = "build llama-cpp-python here from source" + (" with GCC 13 or newer" if "AMX" in names else "")
         notes.append(f"This CPU has {names}, which the llama.cpp build does not use: {remedy}.")
-    if build and gpus and not any(device.takes_layers for device in build.devices):
-        notes.append("This llama.cpp build cannot use the GPU: reinstall llama-cpp-python with CMAKE_ARGS='-DGGML_CUDA=on'.")
+    visible = any(gpu.cuda_ordinal is not None for gpu in gpus)
+    if build and build.importable and visible and not any(device.takes_layers for device in build.devices):
+        notes.append(
+            "llama.cpp was built for CUDA but finds no GPU: its CUDA is newer than the driver, or no device file is reachable."
+            if "CUDA" in build.backends
+            else "This llama.cpp build cannot use the GPU: reinstall llama-cpp-python with CMAKE_ARGS='-DGGML_CUDA=on'."
+        )
     return notes
 
 
