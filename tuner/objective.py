@@ -61,9 +61,7 @@ def parse_limit(text: str) -> Limit:
     """A limit such as 'tpot<=50ms' or 'ctx_size>=8192'. Raises UsageError or BadInputError."""
     match = re.fullmatch(r"\s*([a-z_0-9]+)\s*(<=|>=)\s*(.+?)\s*", text)
     if not match or match.group(1) not in LIMITED:
-        raise UsageError(
-            f"{text!r} is no limit.", f"Write it like 'tpot<=50ms'; it can be set on {', '.join(LIMITED)}."
-        )
+        raise UsageError(f"{text!r} is no limit.", f"Write it like 'tpot<=50ms'; it can be set on {', '.join(LIMITED)}.")
     metric, comparison, amount = match.groups()
     _check_direction(metric, comparison, text)
     return Limit(metric=metric, at_most=comparison == "<=", value=_parse_amount(metric, amount), text=text.strip())

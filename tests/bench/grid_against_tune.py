@@ -77,9 +77,7 @@ def gather_models(arguments: argparse.Namespace, folder: Path) -> dict[str, Path
     return models
 
 
-def compare_model(
-    name: str, path: Path, workload: Path, folder: Path, arguments: argparse.Namespace
-) -> list[dict[str, Any]]:
+def compare_model(name: str, path: Path, workload: Path, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     machine = profile_machine()
     request = TuneRequest(models=(str(path),), workload=str(workload), objective="latency", storage="memory://")
     checked = check_tune(request)
@@ -177,7 +175,9 @@ def count_states(grid: dict[RunConfig, Outcome]) -> dict[str, int]:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    print(f"{'model':22} {'goal':8} {'points':>6} {'grid':>7} {'tune':>7} {'share':>6} {'inside':>6} {'tuned/grid best':>24} {'gain':>6}")
+    print(
+        f"{'model':22} {'goal':8} {'points':>6} {'grid':>7} {'tune':>7} {'share':>6} {'inside':>6} {'tuned/grid best':>24} {'gain':>6}"
+    )
     for row in rows:
         ratio, low, high = row["tuned_against_grid_best"]
         gain = f"{row['gain_over_default']:.2f}" if row["gain_over_default"] else "-"

@@ -48,7 +48,9 @@ def header(
     data: bytes = DATA,
 ) -> bytes:
     """A small whole file; each argument can be made wrong."""
-    counts = struct.pack("<IQQ", version, len(tensors) if n_tensors is None else n_tensors, len(pairs) if n_pairs is None else n_pairs)
+    counts = struct.pack(
+        "<IQQ", version, len(tensors) if n_tensors is None else n_tensors, len(pairs) if n_pairs is None else n_pairs
+    )
     body = magic + counts + b"".join(pairs) + b"".join(tensors)
     return body + bytes(-len(body) % 32) + data
 
@@ -88,7 +90,9 @@ def hostile_files() -> dict[str, bytes]:
         "array of 2^61 numbers": with_pair(typed("x.array", ARRAY, struct.pack("<IQ", U32, 2**61))),
         "array of 2^61 strings": with_pair(typed("x.array", ARRAY, struct.pack("<IQ", STRING, 2**61))),
         "array of unknown type": with_pair(typed("x.array", ARRAY, struct.pack("<IQ", 99, 3) + bytes(12))),
-        "string array with a huge string": with_pair(typed("x.array", ARRAY, struct.pack("<IQ", STRING, 2) + struct.pack("<Q", 2**50))),
+        "string array with a huge string": with_pair(
+            typed("x.array", ARRAY, struct.pack("<IQ", STRING, 2) + struct.pack("<Q", 2**50))
+        ),
         "nested arrays without end": with_pair(typed("x.array", ARRAY, struct.pack("<IQ", ARRAY, 1) * 3000)),
         "alignment 0": header(pairs=(PAIRS[0], pair("general.alignment", 0), *PAIRS[2:])),
         "alignment 3": header(pairs=(PAIRS[0], pair("general.alignment", 3), *PAIRS[2:])),

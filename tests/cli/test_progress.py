@@ -18,7 +18,9 @@ from tuner.trial import Trial
 
 def trial(number: int = 1, state: str = "complete", reason: str = "", stage: str = "search", config=TUNED) -> Trial:
     measurement = measured(ttft_ms=100.0, tpot_ms=5.0) if state in {"complete", "noisy"} else None
-    outcome = Outcome(state=state if state in {"complete", "noisy", "crash"} else "invalid", reason=reason, measurement=measurement)
+    outcome = Outcome(
+        state=state if state in {"complete", "noisy", "crash"} else "invalid", reason=reason, measurement=measurement
+    )
     return Trial(number=number, stage=stage, config=config, state=state, reason=reason, outcome=outcome)
 
 
@@ -46,7 +48,10 @@ def test_a_trial_names_stage_settings_figure_best_and_time_left(capsys: pytest.C
 
 
 def test_a_failure_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "crash: llama.cpp aborted" in said(TrialFinished(trial=trial(state="crash", reason="llama.cpp aborted")), capsys=capsys)[0]
+    assert (
+        "crash: llama.cpp aborted"
+        in said(TrialFinished(trial=trial(state="crash", reason="llama.cpp aborted")), capsys=capsys)[0]
+    )
 
 
 @pytest.mark.parametrize("state", ["duplicate", "invalid", "does_not_fit"])
@@ -84,7 +89,12 @@ def test_many_settings_are_cut_short() -> None:
 
 @pytest.mark.parametrize(
     ("goal", "text"),
-    [("ttft", "ttft 100 ms"), ("tpot", "tpot 5 ms"), ("throughput", "throughput 200 tok/s"), ("context", "context 256 tokens in 200 MiB")],
+    [
+        ("ttft", "ttft 100 ms"),
+        ("tpot", "tpot 5 ms"),
+        ("throughput", "throughput 200 tok/s"),
+        ("context", "context 256 tokens in 200 MiB"),
+    ],
 )
 def test_the_figure_is_the_goals_own(goal: str, text: str) -> None:
     assert describe_outcome(trial(), goal) == text

@@ -49,7 +49,7 @@ def test_a_full_turn_has_both_phases_and_all_tokens(name: str, smollm2: Path) ->
         assert measurement.decode_tokens == 18
         assert measurement.latency_ms == pytest.approx(measurement.ttft_ms + 17 * measurement.tpot_ms)
         assert measurement.memory_bytes > smollm2.stat().st_size / 2
-        assert 0 < outcome.measured_s
+        assert outcome.measured_s > 0
 
 
 def test_a_phase_that_is_not_asked_for_is_not_told(name: str, smollm2: Path) -> None:
@@ -68,7 +68,9 @@ def test_what_llama_cpp_refuses_is_invalid_and_harmless(name: str, smollm2: Path
     """A quantised V cache without flash attention; the next point runs."""
     config = CONFIG.replace(model=str(smollm2))
     with ChildMeasurer(name, tolerance=ANYTHING) as measurer:
-        refused = measurer.measure(config.replace(cache_type_v="q8_0", flash_attn="off"), TURN, Plan(samples=1, decode_tokens=18))
+        refused = measurer.measure(
+            config.replace(cache_type_v="q8_0", flash_attn="off"), TURN, Plan(samples=1, decode_tokens=18)
+        )
         after = measurer.measure(config, TURN, Plan(samples=1, decode_tokens=18))
     assert refused.state == "invalid"
     assert refused.reason

@@ -31,7 +31,7 @@ class TestEveryExport:
         assert all(sentence in text for sentence in export.dropped(hard))
 
     def test_an_unusual_model_path_stays_one_argument(self, export: Export) -> None:
-        strange = "/models/it's $HOME; `rm` \"x\"\nok.gguf"
+        strange = '/models/it\'s $HOME; `rm` "x"\nok.gguf'
         assert EXPORTS[export.name].render(report(model=strange))
 
     def test_origin_and_depth_are_told(self, export: Export) -> None:

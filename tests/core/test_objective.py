@@ -27,7 +27,9 @@ def test_limits_are_read_in_their_own_unit(text: str, metric: str, value: float)
     assert (limit.metric, limit.value) == (metric, value)
 
 
-@pytest.mark.parametrize("text", ["", "tpot", "tpot<50ms", "tpot=50", "speed<=5", "tpot>=50ms", "throughput<=5", "ctx_size<=8192"])
+@pytest.mark.parametrize(
+    "text", ["", "tpot", "tpot<50ms", "tpot=50", "speed<=5", "tpot>=50ms", "throughput<=5", "ctx_size<=8192"]
+)
 def test_what_is_no_limit_is_refused(text: str) -> None:
     """A limit that points the wrong way too."""
     with pytest.raises(UsageError):

@@ -26,7 +26,9 @@ def test_batch_is_cut_to_the_context_before_it_is_padded() -> None:
     assert (point.ctx_size, point.batch_size, point.ubatch_size) == (1024, 1000, 512)
 
 
-@pytest.mark.parametrize(("ctx", "slots", "cells"), [(1000, 3, 1536), (512, 4, 1024), (4096, 4, 4096), (3000, 3, 3072), (1024, 4, 1024)])
+@pytest.mark.parametrize(
+    ("ctx", "slots", "cells"), [(1000, 3, 1536), (512, 4, 1024), (4096, 4, 4096), (3000, 3, 3072), (1024, 4, 1024)]
+)
 def test_context_is_padded_per_slot(ctx: int, slots: int, cells: int) -> None:
     """It can grow although llama.cpp's message says it is rounded down."""
     assert pad_context(ctx, slots) == cells

@@ -12,7 +12,15 @@ from tuner.errors import BadInputError
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "n/a"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**30, "1 GiB"), (28311552, "27 MiB"), (5 * 2**40, "5 TiB")],
+    [
+        (None, "n/a"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (2**30, "1 GiB"),
+        (28311552, "27 MiB"),
+        (5 * 2**40, "5 TiB"),
+    ],
 )
 def test_bytes_are_told_in_binary_units(value: int | None, text: str) -> None:
     """NA is n/a and never 0."""
@@ -21,7 +29,15 @@ def test_bytes_are_told_in_binary_units(value: int | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1024", 1024), ("8GiB", 8 * 2**30), ("8G", 8 * 2**30), ("8gib", 8 * 2**30), ("500 MB", 500_000_000), ("1.5k", 1536), ("7B", 7)],
+    [
+        ("1024", 1024),
+        ("8GiB", 8 * 2**30),
+        ("8G", 8 * 2**30),
+        ("8gib", 8 * 2**30),
+        ("500 MB", 500_000_000),
+        ("1.5k", 1536),
+        ("7B", 7),
+    ],
 )
 def test_amounts_of_memory_are_read(text: str, value: int) -> None:
     """GiB and G are binary, GB is decimal."""
@@ -36,7 +52,9 @@ def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("250ms", 0.25), ("1.5h", 5400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("250ms", 0.25), ("1.5h", 5400)]
+)
 def test_durations_are_read(text: str, seconds: float) -> None:
     """A bare number is seconds."""
     assert units.parse_duration(text) == seconds
@@ -61,7 +79,9 @@ def test_flags_are_read(text: str, *, value: bool) -> None:
     assert units.parse_flag(text) is value
 
 
-@pytest.mark.parametrize("parse", [units.parse_count, units.parse_integer, units.parse_number, units.parse_flag, units.parse_duration])
+@pytest.mark.parametrize(
+    "parse", [units.parse_count, units.parse_integer, units.parse_number, units.parse_flag, units.parse_duration]
+)
 @given(text=st.text(max_size=30))
 def test_any_text_is_read_or_refused(parse: object, text: str) -> None:
     """Nothing but a value or a BadInputError comes out."""

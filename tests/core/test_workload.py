@@ -12,7 +12,13 @@ from tuner.workload import PRESETS, load_workload
 
 @pytest.mark.parametrize(
     ("name", "prompt", "output", "depth", "users"),
-    [("chat", 512, 256, 2048, 1), ("rag", 4096, 256, 0, 1), ("code", 8192, 512, 0, 1), ("quick", 128, 64, 0, 1), ("batch", 512, 128, 0, 8)],
+    [
+        ("chat", 512, 256, 2048, 1),
+        ("rag", 4096, 256, 0, 1),
+        ("code", 8192, 512, 0, 1),
+        ("quick", 128, 64, 0, 1),
+        ("batch", 512, 128, 0, 8),
+    ],
 )
 def test_presets_are_the_documented_ones(name: str, prompt: int, output: int, depth: int, users: int) -> None:
     """Scripts rely on their figures."""

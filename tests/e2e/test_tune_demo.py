@@ -84,7 +84,9 @@ def test_the_exported_python_file_runs(tuned: Any) -> None:
     folder, _ = tuned
     (path,) = (folder / "results").glob("*.yaml")
     run("export", str(path), "--to", "llama-cpp-python", "-o", "model.py", cwd=folder)
-    done = subprocess.run([sys.executable, "model.py", "One two"], cwd=folder, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "model.py", "One two"], cwd=folder, capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout.startswith("One two")
 
 

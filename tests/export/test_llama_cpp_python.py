@@ -55,7 +55,9 @@ def test_what_llama_cannot_reach_is_named_and_not_passed() -> None:
     assert not {"parallel", "n_cpu_moe", "n_seq_max", "rpc_servers"} & set(build_arguments(hard))
 
 
-@pytest.mark.parametrize("path", ["/models/plain.gguf", "/models/it's \"x\" \\n {y}\n.gguf", "C:\\models\\x.gguf", "/modèles/é.gguf"])
+@pytest.mark.parametrize(
+    "path", ["/models/plain.gguf", '/models/it\'s "x" \\n {y}\n.gguf', "C:\\models\\x.gguf", "/modèles/é.gguf"]
+)
 def test_the_file_is_python_whatever_the_path(path: str) -> None:
     tree = ast.parse(LlamaCppPython().render(report(model=path)))
     settings = next(node.value for node in tree.body if isinstance(node, ast.Assign))
@@ -64,7 +66,9 @@ def test_the_file_is_python_whatever_the_path(path: str) -> None:
 
 @pytest.mark.llama
 def test_the_file_runs_and_answers(smollm2: Path, tmp_path: Path) -> None:
-    config = TUNED.replace(ctx_size=256, batch_size=64, ubatch_size=32, threads=1, threads_batch=1, flash_attn="on", cache_type_v="q8_0")
+    config = TUNED.replace(
+        ctx_size=256, batch_size=64, ubatch_size=32, threads=1, threads_batch=1, flash_attn="on", cache_type_v="q8_0"
+    )
     path = tmp_path / "model.py"
     path.write_text(LlamaCppPython().render(report(best=config, model=str(smollm2))), encoding="utf-8")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=True)

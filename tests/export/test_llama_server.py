@@ -44,12 +44,21 @@ def test_an_older_build_takes_the_bare_flag() -> None:
 
 def test_an_older_build_cannot_choose_for_itself() -> None:
     runtime = RuntimeFacts(engine="llama-server", version="", llama_cpp="b6000")
-    assert any("flash_attn auto" in each for each in LlamaServer().dropped(report(best=TUNED.replace(flash_attn="auto"), runtime=runtime)))
+    assert any(
+        "flash_attn auto" in each
+        for each in LlamaServer().dropped(report(best=TUNED.replace(flash_attn="auto"), runtime=runtime))
+    )
 
 
 @pytest.mark.parametrize(
     ("mode", "flags"),
-    [("none", ["--no-mmap"]), ("mlock", ["--no-mmap", "--mlock"]), ("mmap+mlock", ["--mlock"]), ("dio", ["--direct-io"]), ("mmap", [])],
+    [
+        ("none", ["--no-mmap"]),
+        ("mlock", ["--no-mmap", "--mlock"]),
+        ("mmap+mlock", ["--mlock"]),
+        ("dio", ["--direct-io"]),
+        ("mmap", []),
+    ],
 )
 def test_load_mode_follows_the_build(mode: str, flags: list[str]) -> None:
     old = {"--no-mmap", "--mlock", "--direct-io"}
@@ -96,11 +105,18 @@ def test_the_shell_reads_the_arguments_back() -> None:
 def test_the_server_runs_with_these_settings(smollm2: Path, llama_tool: Any, tmp_path: Path) -> None:
     """The script starts, serves both slots with their share of the context, and answers."""
     tool = Path(llama_tool("llama-server"))
-    config = TUNED.replace(ctx_size=1024, parallel=2, batch_size=256, ubatch_size=64, threads=1, threads_batch=1, flash_attn="on")
+    config = TUNED.replace(
+        ctx_size=1024, parallel=2, batch_size=256, ubatch_size=64, threads=1, threads_batch=1, flash_attn="on"
+    )
     script = tmp_path / "serve.sh"
     script.write_text(LlamaServer().render(report(best=config, model=str(smollm2))))
     port = find_free_port()
-    environment = {**os.environ, "PATH": f"{tool.parent}:{os.environ['PATH']}", "LLAMA_ARG_PORT": str(port), "LLAMA_ARG_HOST": "127.0.0.1"}
+    environment = {
+        **os.environ,
+        "PATH": f"{tool.parent}:{os.environ['PATH']}",
+        "LLAMA_ARG_PORT": str(port),
+        "LLAMA_ARG_HOST": "127.0.0.1",
+    }
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen(["sh", str(script)], env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:

@@ -17,7 +17,9 @@ from tuner.runconfig import RunConfig
 from tuner.workload import PRESETS, Workload
 
 
-def gain(metric: str = "latency", ratio: float = 2.1, low: float = 1.95, high: float = 2.26, *, significant: bool = True) -> Gain:
+def gain(
+    metric: str = "latency", ratio: float = 2.1, low: float = 1.95, high: float = 2.26, *, significant: bool = True
+) -> Gain:
     return Gain(metric=metric, ratio=ratio, ci95=(low, high), significant=significant, rounds=6)
 
 
@@ -72,7 +74,17 @@ def test_changes_are_found_by_name() -> None:
 
 def test_the_summary_names_depth_units_and_changes() -> None:
     text = draw(report(workload=PRESETS["chat"], notes=("the machine was busy",), pareto=(side(TUNED), side(DEFAULT))))
-    for part in ("Measured", "(TTFT) @ depth 2048", "(TPOT) @ depth 2560", "200 ms", "2.00×", "200 MiB", "ubatch_size", "the machine was busy", "67 %"):
+    for part in (
+        "Measured",
+        "(TTFT) @ depth 2048",
+        "(TPOT) @ depth 2560",
+        "200 ms",
+        "2.00×",
+        "200 MiB",
+        "ubatch_size",
+        "the machine was busy",
+        "67 %",
+    ):
         assert part in text, part
 
 

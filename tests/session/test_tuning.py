@@ -99,7 +99,9 @@ def test_several_files_are_compared_and_the_most_precise_stays_the_best(here: Pa
     for name in ("a.gguf", "b.gguf"):
         (here / name).symlink_to(smollm2)
     notes = []
-    report = run(request(here, demo=False, models=("a.gguf", "b.gguf")), emit=lambda e: notes.append(e) if isinstance(e, Note) else None)
+    report = run(
+        request(here, demo=False, models=("a.gguf", "b.gguf")), emit=lambda e: notes.append(e) if isinstance(e, Note) else None
+    )
     assert report.best.config.model == str(here / "a.gguf")
     assert any("most precise" in note.text for note in notes)
 

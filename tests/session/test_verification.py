@@ -31,7 +31,9 @@ class Measurer:
         answer = self.times(config)
         if isinstance(answer, Outcome):
             return answer
-        return Outcome(state="complete", measurement=measured(config=config, workload=workload, ttft_ms=10 * answer, tpot_ms=answer))
+        return Outcome(
+            state="complete", measurement=measured(config=config, workload=workload, ttft_ms=10 * answer, tpot_ms=answer)
+        )
 
     def project_memory(self, config: RunConfig, *, front_end: str) -> None:
         return None
@@ -48,7 +50,13 @@ def run(measurer: Measurer, tuned=None, budget_s: float = 1e9, **more):
     tuned = tuned or report()
     ticks = itertools.count()
     return compare_again(
-        tuned, measurer=measurer, model="/m.gguf", budget_s=budget_s, tell=lambda _: None, clock=lambda: float(next(ticks)), **more
+        tuned,
+        measurer=measurer,
+        model="/m.gguf",
+        budget_s=budget_s,
+        tell=lambda _: None,
+        clock=lambda: float(next(ticks)),
+        **more,
     )
 
 

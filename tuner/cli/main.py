@@ -35,9 +35,7 @@ class CommandsByFile(click.Group):
         found = module.command
         return found if isinstance(found, click.Command) else None
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
             raise click.UsageError(f"There is no command {args[0]!r}. {USAGE}")
         return super().resolve_command(ctx, args)

@@ -89,9 +89,7 @@ def note_machine(machine: HardwareProfile) -> MachineNote:
 
 def note_model(spec: ModelSpec) -> ModelNote:
     """What of a model names it in a result."""
-    return ModelNote(
-        path=spec.path, name=spec.name, quant=spec.quant, bytes=spec.file_bytes, sha256=spec.identity
-    )
+    return ModelNote(path=spec.path, name=spec.name, quant=spec.quant, bytes=spec.file_bytes, sha256=spec.identity)
 
 
 def hide_password(url: str) -> str:

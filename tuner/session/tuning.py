@@ -165,5 +165,3 @@ def _describe_way_on(error: InterruptedRunError, request: TuneRequest) -> str:
         return error.hint
     again = msgspec.structs.replace(request, study="", resume=name.rstrip("."))
     return f"Go on with: {build_tune_command(again)}"
-
-

@@ -142,8 +142,6 @@ def describe_outcome(trial: Trial, goal: str) -> str:
     )
 
 
-
-
 def _describe_round(event: Any) -> str:
     if event.ratio is None:
         return f"confirm: round {event.number}, choosing the finalist"

@@ -16,9 +16,7 @@ from tuner.cli.output import print_json, print_text, say
 @click.option("--list", "as_list", is_flag=True, help="The formats there are.")
 @click.option("-o", "output", metavar="FILE", help="Write here instead of to stdout.")
 @with_options(json_option, verbose_option)
-def command(
-    *, file: str | None, target: str | None, as_list: bool, output: str | None, as_json: bool, verbose: bool
-) -> None:
+def command(*, file: str | None, target: str | None, as_list: bool, output: str | None, as_json: bool, verbose: bool) -> None:
     del verbose
     if as_list:
         _print_list(as_json=as_json)
