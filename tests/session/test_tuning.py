@@ -89,6 +89,23 @@ def test_a_stop_says_how_to_go_on_and_the_study_goes_on(here: Path) -> None:
     assert run(request(here, resume="mine")).study == "mine"
 
 
+def test_the_name_alone_goes_on_with_a_study_from_another_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = f"sqlite:///{here / 'all.db'}"
+    first = run(request(here, study="mine", storage=storage, seed=7, settings=("ubatch_size=64",)))
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    again = run(TuneRequest(resume="mine", storage=storage))
+    assert (again.study, again.seed, again.workload) == ("mine", 7, first.workload)
+    assert again.best.config.ubatch_size == 64
+    assert again.trials == first.trials
+
+
+def test_a_name_that_no_study_bears_is_bad_input(here: Path) -> None:
+    run(request(here, study="mine"))
+    with pytest.raises(BadInputError, match="There is no study 'yours'"):
+        run(TuneRequest(resume="yours"))
+
+
 def test_settings_that_cannot_run_are_bad_input(here: Path) -> None:
     with pytest.raises(BadInputError, match="flash attention"):
         run(request(here, settings=("cache_type_v=q8_0", "flash_attn=off")))

@@ -60,7 +60,7 @@ def check_tune(request: TuneRequest) -> Checked:
     find_engine(request.engine)
     check_servers(request.rpc)
     if request.resume and not request.demo and not request.models:
-        raise UsageError("No model was given.", f"Repeat the first command and add --resume {request.resume}.")
+        raise UsageError("The study does not say what it was asked.", f"Repeat its command and add --resume {request.resume}.")
     settings = parse_settings(request.settings)
     space = load_space(request.space) if request.space else None
     models = read_models(request.models, demo=request.demo)

@@ -22,6 +22,7 @@ from tuner.report.build import build_report, note_model
 from tuner.runconfig import RunConfig
 from tuner.session.checking import Checked, check_measure, check_tune
 from tuner.session.request import MeasureRequest, TuneRequest, build_tune_command
+from tuner.session.resuming import restore_request, write_origin
 from tuner.space import SearchSpace, SpaceSituation, build_space, choose_space, load_space
 from tuner.study.events import Note, StudyEvent
 from tuner.study.loop import run_study
@@ -47,6 +48,7 @@ def tune(
 
     Everything is checked before the first child starts. An InterruptedRunError says in its hint how to go on.
     """
+    request = restore_request(request)
     checked = check_tune(request)
     machine = profile()
     space = form_space(checked, machine)
@@ -122,6 +124,7 @@ def form_study(checked: Checked, space: SearchSpace, runtime: RuntimeFacts, mach
         study_name=request.resume or request.study,
         resume=bool(request.resume),
         strategy=checked.strategy,
+        origin=write_origin(request, [spec.path for spec in checked.models]),
         allow_quality_loss=request.allow_quality_loss,
     )
 

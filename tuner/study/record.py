@@ -259,6 +259,7 @@ def _create(request: StudyRequest, storage: Any) -> optuna.Study:
             continue
         study.set_user_attr("rooftune", describe_identity(request))
         study.set_user_attr("title", request.title)
+        study.set_user_attr("origin", request.origin)
         return study
     raise UsageError(f"There is a study {names[0]} already.", f"Go on with --resume {names[0]}, or give another --study name.")
 

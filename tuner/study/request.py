@@ -63,6 +63,8 @@ class StudyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Who proposes the points."""
     allow_quality_loss: bool = False
     """A less precise file may win."""
+    origin: str = ""
+    """What the front end was asked, in its own words, kept so that a resume needs the name alone."""
     patience: int = 8
     """Sampled trials without a better one before the search ends."""
 

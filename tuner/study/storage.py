@@ -63,6 +63,8 @@ class StoredStudy(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the result; None before the study is finished."""
     gain: float | None
     """Ratio against the default; None before the study is finished."""
+    origin: str = ""
+    """What the front end was asked, in its own words; "" where it kept nothing."""
 
 
 def open_storage(url: str) -> BaseStorage:
@@ -117,6 +119,7 @@ def _summarise(storage: BaseStorage, study: Any) -> StoredStudy:
         started=min(starts).isoformat(sep=" ", timespec="seconds") if starts else None,
         best=result.get("best"),
         gain=result.get("ratio"),
+        origin=attrs.get("origin", ""),
     )
 
 

@@ -39,7 +39,7 @@ _ONCE = b"\nFinishing this sample, then saving; once more stops at once.\n"
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of the search.")
 @click.option("--storage", default="", metavar="URL", help="Optuna storage; by default results/studies.db here.")
 @click.option("--study", default="", metavar="NAME", help="Name in the storage.")
-@click.option("--resume", default="", metavar="NAME", help="Go on with this study.")
+@click.option("--resume", default="", metavar="NAME", help="Go on with this study; nothing else need be given.")
 @click.option("-o", "output", default="", metavar="FILE.yaml", help="Where the result goes; by default results/<study>.yaml.")
 @click.option(
     "--strategy",
@@ -54,10 +54,10 @@ _ONCE = b"\nFinishing this sample, then saving; once more stops at once.\n"
 def command(*, rpc: str, as_json: bool, verbose: bool, storage: str, **options: Any) -> None:
     from tuner.cli.commands._progress import open_progress
     from tuner.report.summary import render_summary
-    from tuner.session import DEFAULT_STORAGE, TuneRequest, save_report, tune
+    from tuner.session import DEFAULT_STORAGE, TuneRequest, restore_request, save_report, tune
 
     servers = tuple(server.strip() for server in rpc.split(",") if server.strip())
-    request = TuneRequest(**options, storage=storage or DEFAULT_STORAGE, rpc=servers)
+    request = restore_request(TuneRequest(**options, storage=storage or DEFAULT_STORAGE, rpc=servers))
     progress = open_progress(goal=request.objective.split(",")[0].strip(), verbose=verbose)
     with hear_interrupts() as stop, progress:
         report = tune(request, emit=progress.show, stop=stop)
