@@ -5,6 +5,7 @@ SQLite is opened so that several tunes can share one file, and so that a kill -9
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tuner.errors import StorageError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -77,7 +83,7 @@ def open_storage(url: str) -> BaseStorage:
         return InMemoryStorage()
     if url.startswith(_SQLITE):
         _make_folder(url)
-    with guard_storage(url):
+    with guard_storage(url), _hold_folder(url):
         return _connect(url)
 
 
@@ -155,7 +161,7 @@ def _make_folder(url: str) -> None:
 
 def _connect(url: str) -> BaseStorage:
     from optuna.storages import RDBStorage, get_storage
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
     arguments = {"connect_args": {"timeout": _LOCK_PATIENCE_S}} if url.startswith(_SQLITE) else {"pool_pre_ping": True}
     for attempt in range(_CREATE_ATTEMPTS):
@@ -165,7 +171,7 @@ def _connect(url: str) -> BaseStorage:
             raise StorageError(f"{hide_password(url)!r} is no storage URL.", _EXAMPLE) from error
         except ImportError as error:
             raise StorageError(f"The driver for {hide_password(url)} is not installed.", "Install it with pip.") from error
-        except OperationalError as error:
+        except DBAPIError as error:
             if attempt + 1 == _CREATE_ATTEMPTS or not _is_race(error):
                 raise
             time.sleep(0.1 * (attempt + 1))
@@ -180,10 +186,24 @@ def _connect(url: str) -> BaseStorage:
     raise StorageError(f"{url} cannot be opened.", "Try again.")
 
 
+@contextmanager
+def _hold_folder(url: str) -> Iterator[None]:
+    """One process at a time makes the tables of an SQLite file; the lock is on its folder and ends with the process."""
+    if not url.startswith(_SQLITE) or fcntl is None:
+        yield
+        return
+    descriptor = os.open(Path(url.removeprefix(_SQLITE)).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _is_race(error: Exception) -> bool:
     """Two processes making the tables at once: the second finds them there, or locked."""
     text = str(error)
-    return "already exists" in text or "is locked" in text
+    return any(sign in text for sign in ("already exists", "is locked", "UNIQUE constraint failed"))
 
 
 def _prepare_sqlite(storage: Any) -> None:
