@@ -236,7 +236,8 @@ def test_signals_request_a_stop_and_the_handlers_come_back() -> None:
 
 
 PARENT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
 from tests.faults.engines import FAULTY
 from tuner.measure.record import Plan
 from tuner.measure.runner import ChildMeasurer

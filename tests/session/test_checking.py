@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tuner.errors import BadInputError, RooftuneError, UsageError
-from tuner.session.checking import check_budget, check_measure, check_servers, check_tune, read_models
+from tuner.session.checking import check_budget, check_measure, check_servers, check_study, check_tune, read_models
 from tuner.session.request import MeasureRequest, TuneRequest
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -40,8 +40,9 @@ WRONG: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_request_is_refused(name: str, smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    request = TuneRequest(**({"demo": True} | WRONG[name]))
     with pytest.raises(RooftuneError) as caught:
-        check_tune(TuneRequest(**({"demo": True} | WRONG[name])))
+        check_study(check_tune(request).request)
     assert caught.value.exit_code in {2, 3}
     assert "\n" not in caught.value.message
 

@@ -65,7 +65,6 @@ def check_tune(request: TuneRequest) -> Checked:
     space = load_space(request.space) if request.space else None
     models = read_models(request.models, demo=request.demo)
     check_output(request.output)
-    _check_study(request)
     return Checked(
         request=request,
         goals=goals,
@@ -161,8 +160,11 @@ def _check_numbers(request: TuneRequest) -> None:
         raise UsageError("--study names a new study and --resume an old one.", "Give one of the two.")
 
 
-def _check_study(request: TuneRequest) -> None:
-    """The storage opens, and the study to go on with is there."""
+def check_study(request: TuneRequest) -> None:
+    """The storage opens, and the study to go on with is there. The dearest check, so the last one.
+
+    Raises StorageError or BadInputError.
+    """
     from tuner.study.storage import open_storage, read_studies
 
     try:

@@ -20,7 +20,7 @@ from tuner.model import ModelSpec
 from tuner.report import Report
 from tuner.report.build import build_report, note_model
 from tuner.runconfig import RunConfig
-from tuner.session.checking import Checked, check_measure, check_tune
+from tuner.session.checking import Checked, check_measure, check_study, check_tune
 from tuner.session.request import MeasureRequest, TuneRequest, build_tune_command
 from tuner.session.resuming import restore_request, write_origin
 from tuner.space import SearchSpace, SpaceSituation, build_space, choose_space, load_space
@@ -52,6 +52,7 @@ def tune(
     checked = check_tune(request)
     machine = profile()
     space = form_space(checked, machine)
+    check_study(request)
     notes = describe_start(checked, space, machine, survey)
     for note in notes:
         emit(Note(text=note))
