@@ -36,6 +36,16 @@ def test_a_gain_is_told_with_its_interval(metric: str, words: str) -> None:
     assert describe_verdict(report(gain=gain(metric))) == words
 
 
+def test_a_gain_that_ran_out_of_budget_is_not_called_none() -> None:
+    """What looked far better in too few rounds is undecided, which differs from no gain."""
+    cut = Gain(metric="tpot", ratio=2.73, ci95=None, significant=False, rounds=1)
+    words = describe_verdict(report(best=DEFAULT, gain=cut))
+    assert words.startswith(
+        "Not decided: the best of the search was every further token 2.73× faster than the default in one round"
+    )
+    assert "--budget" in words
+
+
 def test_the_default_may_win() -> None:
     tie = report(best=DEFAULT, gain=gain(ratio=1.0, low=0.99, high=1.01, significant=False))
     assert "default is already best" in describe_verdict(tie)

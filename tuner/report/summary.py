@@ -25,6 +25,10 @@ _WORDS: Final = {
     "throughput": "{} more tokens per second",
     "context": "{} more context",
 }
+_DECIDING_ROUNDS: Final = 5
+"""Fewer paired rounds than this decide nothing."""
+_WORTH_A_WORD: Final = 0.02
+"""A gain below this is not worth telling unproven."""
 _NOT_RUN: Final = frozenset({"invalid", "does_not_fit", "duplicate"})
 _ROWS: Final = (
     ("time to first token (TTFT)", "ttft"),
@@ -44,14 +48,35 @@ def describe_verdict(report: Report) -> str:
     missed = ", ".join(find_missed_limits(report.baseline, report.limits))
     if report.is_default_best and count_tried(report) < 2:
         return "Only the default was measured: the budget left no time to try anything else."
+    if is_undecided(report):
+        found = f"{words_of(gain.metric).format(ratio)} than the default in {count_rounds(gain.rounds)}"
+        return f"Not decided: the best of the search was {found}, too few to prove it; resume it with a larger --budget."
     if report.is_default_best:
         return "The default is already best: nothing was shown to be better than what llama.cpp does by itself."
-    words = _WORDS.get(gain.metric, "{} better").format(ratio)
+    words = words_of(gain.metric).format(ratio)
     if missed:
         return f"The default misses {missed}; this keeps every limit: {words} than the default{interval}."
     if not gain.significant:
         return f"No significant difference from the default: {words}{interval}, inside the noise."
     return f"{words[0].upper()}{words[1:]} than the default{interval}."
+
+
+def is_undecided(report: Report) -> bool:
+    """Something looked better than the default, and the budget was gone before the rounds that decide."""
+    gain = report.gain
+    if not report.is_default_best or gain.ratio is None or gain.metric == "context":
+        return False
+    return 0 < gain.rounds < _DECIDING_ROUNDS and gain.ratio > 1 + _WORTH_A_WORD
+
+
+def words_of(metric: str) -> str:
+    """How a gain of this metric is said, with a place for the ratio."""
+    return _WORDS.get(metric, "{} better")
+
+
+def count_rounds(rounds: int) -> str:
+    """Rounds as people say them."""
+    return "one round" if rounds == 1 else f"{rounds} rounds"
 
 
 def count_tried(report: Report) -> int:
