@@ -25,7 +25,7 @@ _WORDS: Final = {
     "throughput": "{} more tokens per second",
     "context": "{} more context",
 }
-_DECIDING_ROUNDS: Final = 5
+_DECIDING_ROUNDS: Final = 3
 """Fewer paired rounds than this decide nothing."""
 _WORTH_A_WORD: Final = 0.02
 """A gain below this is not worth telling unproven."""

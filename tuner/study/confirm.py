@@ -27,6 +27,9 @@ from tuner.trial import Trial
 
 SELECTION_ROUNDS: Final = 3
 LEAST_ROUNDS: Final = 5
+"""Rounds before looking whether it is decided: looking earlier and often would find gains where there are none."""
+FEWEST_ROUNDS: Final = 3
+"""Where the budget ended the rounds, which has nothing to do with what they showed, so many already bear an interval."""
 MOST_ROUNDS: Final = 20
 NARROW: Final = 0.015
 """Half the width of the interval, as a share, at which no further round is needed."""
@@ -180,7 +183,7 @@ class Confirmation:
             ratio=ratio,
             low=low,
             high=high,
-            significant=len(defaults) >= LEAST_ROUNDS and low > 1.0,
+            significant=len(defaults) >= FEWEST_ROUNDS and low > 1.0,
             rounds=len(defaults),
         )
 

@@ -92,11 +92,7 @@ class History:
     def _compute(self, length: int) -> None:
         """Compute slot 0, save it, and give the others the same; compute them too where it cannot be saved."""
         start = self._start_from_depth(length)
-        rest = self._draw(length)[start:]
-        for batch in build_prompt_batches(self._native, [rest], start=start, most=self._context.n_batch, want_last=False):
-            self._context.decode(batch)
-        self._context.synchronize()
-        self.computed_tokens += len(rest)
+        self._read(self._draw(length)[start:], start)
         slots = self._context.settings.parallel
         blob = self._save(length)
         if slots == 1 or (blob is not None and self._put(blob, range(1, slots), length)):
@@ -107,13 +103,27 @@ class History:
             self._context.decode(batch)
         self._context.synchronize()
 
+    def _read(self, tokens: Any, start: int) -> None:
+        """Compute `tokens` in slot 0 from position `start` on."""
+        for batch in build_prompt_batches(self._native, [tokens], start=start, most=self._context.n_batch, want_last=False):
+            self._context.decode(batch)
+        self._context.synchronize()
+        self.computed_tokens += len(tokens)
+
     def _start_from_depth(self, length: int) -> int:
-        """How much of slot 0 is there already, from a saved history without the prompt."""
-        blob = self._store.find(self._key(self._depth)) if 0 < self._depth < length else None
-        if blob is not None and self._put(blob, range(1), self._depth):
-            return self._depth
-        self._context.clear()
-        return 0
+        """How much of slot 0 is there already: the history without the prompt.
+
+        Where it is not saved yet it is computed and saved on the way, since a turn that times the prompt starts there.
+        """
+        if not 0 < self._depth < length:
+            self._context.clear()
+            return 0
+        blob = self._store.find(self._key(self._depth))
+        if blob is None or not self._put(blob, range(1), self._depth):
+            self._context.clear()
+            self._read(self._draw(self._depth), 0)
+            self._save(self._depth)
+        return self._depth
 
     def _save(self, length: int) -> Any:
         """Slot 0's state, kept where there is room; a state that would crowd the machine is not even copied."""
