@@ -1,0 +1,1 @@
+"""The checklist: one rule a file, found by existing."""
