@@ -48,7 +48,8 @@ class FormatCeiling(msgspec.Struct, frozen=True, kw_only=True):
 
 class AttentionCeiling(msgspec.Struct, frozen=True, kw_only=True):
     """What attending to the history costs. An operation is a multiplication or addition: one query token that attends to one
-    position costs 2 × query heads × (key length + value length) of them in a layer."""
+    position costs 2 × query heads × (key length + value length) of them in a layer.
+    """
 
     device: str
     """Where the KV cache lies and is read."""

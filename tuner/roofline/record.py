@@ -14,7 +14,7 @@ from tuner.runconfig import RunConfig
 from tuner.workload import Workload
 
 Basis = Literal["measured", "predicted", "assumed"]
-"""measured: from samples of this very case; predicted: from calibrated figures; assumed: from a data sheet or a rule of thumb."""
+"""measured: from samples of this very case; predicted: from calibrated figures; assumed: a data sheet or a rule of thumb."""
 
 Resource = Literal["compute", "memory bandwidth", "link", "fixed overhead"]
 

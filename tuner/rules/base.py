@@ -110,7 +110,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
 class Rule(ABC):
     """One line of the checklist. The docstring says, in plain English: what it looks at, why it matters, what to do, and
-    a paragraph "When this is wrong" with the cases in which its advice does not hold."""
+    a paragraph "When this is wrong" with the cases in which its advice does not hold.
+    """
 
     code: ClassVar[str]
     """Short and stable: area letters and a number, such as PRE03."""
