@@ -39,6 +39,7 @@ class Context:
         self.n_batch = int(self._api.llama_n_batch(self._pointer))
         self.n_ubatch = int(self._api.llama_n_ubatch(self._pointer))
         self.ctx_per_slot = int(self._api.llama_n_ctx_seq(self._pointer))
+        self.n_swa = max(0, int(self._api.llama_model_n_swa(model)))
         self.can_trim = not _keeps_a_part_only(self._api, model, swa_full=settings.swa_full)
 
     def set_threads(self, threads: int, threads_batch: int) -> None:
@@ -90,8 +91,9 @@ class Context:
         return blob if size and self._api.llama_state_seq_get_data(self._pointer, blob, size, 0) == size else None
 
     def restore_state(self, blob: Any, slot: int) -> bool:
-        """Put a saved state into a slot; False where it does not fit this context."""
-        return bool(self._api.llama_state_seq_set_data(self._pointer, blob, len(blob), slot))
+        """Put a saved state (ctypes or numpy bytes) into a slot; False where it does not fit this context."""
+        address = ctypes.cast(blob if isinstance(blob, ctypes.Array) else blob.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
+        return bool(self._api.llama_state_seq_set_data(self._pointer, address, len(blob), slot))
 
     def close(self) -> None:
         """Free the context."""

@@ -18,6 +18,7 @@ from tuner.engines.llama_cpp_python.context import Context
 from tuner.engines.llama_cpp_python.history import History
 from tuner.engines.llama_cpp_python.model import Model
 from tuner.engines.llama_cpp_python.native import Native
+from tuner.engines.llama_cpp_python.probing import probe
 from tuner.engines.llama_cpp_python.projection import Projector
 from tuner.engines.llama_cpp_python.quantising import quantise
 from tuner.engines.llama_cpp_python.settings import NUMA_IDS, check_config, pick_context_settings, pick_model_settings
@@ -116,6 +117,8 @@ class LlamaCppPythonEngine(Engine):
     def run_task(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if name == "quantise":
             return quantise(self._load_native(), arguments)
+        if name == "probe":
+            return probe(self._load_native(), arguments)
         return super().run_task(name, arguments)
 
     def close(self) -> None:
@@ -192,7 +195,7 @@ class LlamaCppPythonEngine(Engine):
             return
         slots, filled = context.settings.parallel, ready.history.computed_tokens - before
         prompt, depth = request.workload.prompt_tokens, request.workload.depth_tokens
-        enough = min(prompt * slots, context.n_batch, 2 * context.n_ubatch)
+        enough = min(prompt * slots, context.n_batch, context.n_ubatch)
         if change == "threads" or filled >= enough:
             enough = min(enough, _REWARM_TOKENS)
         native = self._load_native()

@@ -1,8 +1,9 @@
 """Brings every slot to a wanted length before a turn, as cheaply as is true.
 
-Dropping what a turn added is free and exact where the cache keeps everything; elsewhere a saved state is put back; what was
-never computed is computed with as many threads as serve, and saved for the contexts to come. All slots share one history;
-their prompts differ.
+Dropping what a turn added is free and exact where the cache keeps everything; elsewhere a saved state is put back. What is in
+no state is computed with as many threads as serve, a long history only in its beginning, whose cells are then repeated (speed
+depends on how many there are, not on what is in them); it is saved for the contexts to come. All slots share one history; their
+prompts differ.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from tuner.engines.llama_cpp_python.context import Context
 from tuner.engines.llama_cpp_python.model import Model
 from tuner.engines.llama_cpp_python.native import Native
 from tuner.engines.llama_cpp_python.states import StateKey, StateStore
+from tuner.engines.llama_cpp_python.tiling import tile_state
+from tuner.runconfig import pad256
+
+_LEAST_SAMPLE = 512
+"""Tokens really computed of a long history: two graph sizes, and enough to warm a default micro-batch, tokens."""
 
 
 class History:
@@ -91,6 +97,8 @@ class History:
 
     def _compute(self, length: int) -> None:
         """Compute slot 0, save it, and give the others the same; compute them too where it cannot be saved."""
+        if self._spread(length):
+            return
         start = self._start_from_depth(length)
         self._read(self._draw(length)[start:], start)
         slots = self._context.settings.parallel
@@ -102,6 +110,22 @@ class History:
         for batch in build_prompt_batches(self._native, tokens, start=0, most=self._context.n_batch, want_last=False):
             self._context.decode(batch)
         self._context.synchronize()
+
+    def _spread(self, length: int) -> bool:
+        """Compute the beginning in slot 0 and repeat its cells; False where that saves nothing or is not possible."""
+        sample = max(_LEAST_SAMPLE, pad256(self._context.n_swa + 1) if self._context.n_swa else 0)
+        if length < 2 * sample or not self._may_save:
+            return False
+        self._context.clear()
+        self._read(self._draw(length)[:sample], 0)
+        if not self._store.has_room(self._context.measure_state() * length // sample):
+            return False
+        short = self._context.save_state()
+        blob = tile_state(short, sample, length) if short is not None else None
+        if blob is None or not self._put(blob, range(self._context.settings.parallel), length):
+            return False
+        self._store.keep(self._key(length), blob)
+        return True
 
     def _read(self, tokens: Any, start: int) -> None:
         """Compute `tokens` in slot 0 from position `start` on."""
@@ -127,12 +151,17 @@ class History:
 
     def _save(self, length: int) -> Any:
         """Slot 0's state, kept where there is room; a state that would crowd the machine is not even copied."""
-        if not self._store.has_room(self._context.measure_state()):
+        if not self._may_save or not self._store.has_room(self._context.measure_state()):
             return None
         blob = self._context.save_state()
         if blob is not None:
             self._store.keep(self._key(length), blob)
         return blob
+
+    @property
+    def _may_save(self) -> bool:
+        """A saved state leaves out what a window hides, so with swa_full less would be restored than a turn attends to."""
+        return not (self._context.n_swa and self._context.settings.swa_full)
 
     def _draw(self, length: int) -> Any:
         import numpy as np
