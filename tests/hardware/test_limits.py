@@ -8,7 +8,7 @@ import pytest
 
 from tests.hardware.trees import list_desktop, list_topology, make_tree
 from tuner.hardware.cpu import CoreCounts, probe_cpu
-from tuner.hardware.limits import count_usable, find_version, probe_limits
+from tuner.hardware.limits import count_usable, probe_limits
 from tuner.hardware.memory import probe_memory
 from tuner.hardware.record import CpuFacts, LimitFacts, MemoryFacts
 
@@ -168,22 +168,6 @@ def test_slow_cores_decode_only_where_no_fast_one_may(tmp_path: Path, affinity: 
     tree = make_tree(tmp_path, files)
     cpu = probe_cpu(tree, CoreCounts(), "x86_64")
     assert probe_limits(tree, cpu, MemoryFacts(), affinity=affinity).usable_physical == physical
-
-
-@pytest.mark.parametrize(
-    ("lines", "folders", "expected"),
-    [
-        ("0::/", ("cgroup.controllers",), "v2"),
-        ("3:cpu:/\n0::/", ("unified",), "hybrid"),
-        ("3:cpu:/\n0::/", (), "v1"),
-        ("3:cpu:/", (), "v1"),
-        ("", (), None),
-    ],
-)
-def test_versions(tmp_path: Path, lines: str, folders: tuple[str, ...], expected: str | None) -> None:
-    """By the process's own groups and by what is mounted."""
-    files = {"/proc/self/cgroup": lines, **{f"{GROUP}/{name}": "" for name in folders}}
-    assert find_version(make_tree(tmp_path, files)) == expected
 
 
 def test_without_cgroups_nothing_limits(tmp_path: Path) -> None:
