@@ -57,7 +57,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=int, default=32)
     parser.add_argument("--samples", type=int, default=2, help="full turns for each point of the grid")
     parser.add_argument("--share", type=float, default=0.24, help="budget of a tune as a share of the grid's time")
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds of the two winners")
+    parser.add_argument("--rounds", type=int, default=40, help="most interleaved rounds of the two winners")
+    parser.add_argument("--narrow", type=float, default=0.01, help="half width of the ratio's interval at which they end")
     parser.add_argument("--folder", default="", help="where made formats and databases go")
     parser.add_argument("--out", default="grid_against_tune.json")
     return parser.parse_args()
@@ -153,7 +154,17 @@ def race(
             if number and all(found.values()):
                 for point, value in found.items():
                     times[point].append(value or 0.0)
+            if is_narrow(times[best], times[tuned], arguments.narrow):
+                break
     return paired_ratio(times[best], times[tuned])
+
+
+def is_narrow(best: list[float], tuned: list[float], half_width: float) -> bool:
+    """The ratio's interval is decided: at least seven rounds, and no wider than wanted."""
+    if len(best) < 7:
+        return False
+    _, low, high = paired_ratio(best, tuned)
+    return high - low <= 2 * half_width
 
 
 def checked_workload(request: TuneRequest) -> Any:
