@@ -106,6 +106,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """What the user feels; None: nothing was said."""
     promise_ttft_ms: float | None = None
     """First token within this time was asked for, ms; None: no promise."""
+    rpc_devices: int = 0
+    """Devices on other machines that take layers."""
 
 
 class Rule(ABC):

@@ -1,0 +1,89 @@
+"""Runs the checklist on a situation and makes one consistent answer of it.
+
+Promise: every proposed change is a point that llama.cpp takes and that fits, alone and together with all others in the answer;
+no two findings pull a setting in different directions; the worst comes first, then what should gain most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tuner.rules.base import Evidence, Finding, Rule, Severity, Situation
+from tuner.rules.catalogue import list_rules
+from tuner.rules.points import change_point, is_possible
+
+_RANK: Final[dict[Severity, int]] = {"stops": 0, "slows": 1, "hint": 2}
+_WHATEVER: Final = "machine"
+"""Rules of this symptom are run whatever one feels."""
+
+
+def check_situation(situation: Situation, rules: Iterable[Rule] | None = None) -> tuple[Finding, ...]:
+    """All findings, worst first; () where nothing is to be fixed. With a symptom, the rules that belong to it."""
+    chosen = [rule for rule in (list_rules() if rules is None else rules) if _belongs(rule, situation)]
+    found = [finding for rule in chosen for finding in rule.check(situation)]
+    return resolve_findings(situation, found)
+
+
+def resolve_findings(situation: Situation, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings that hold together: better ones win over those that contradict them, and take over what supports them."""
+    kept: list[Finding] = []
+    for finding in sort_findings(each for each in findings if not each.change or is_possible(situation, each.change)):
+        if not finding.change:
+            kept.append(finding)
+            continue
+        same = next((index for index, each in enumerate(kept) if _says_same(situation, each, finding)), None)
+        if same is not None:
+            kept[same] = _merge(kept[same], finding)
+        elif _goes_with(situation, kept, finding):
+            kept.append(finding)
+    return sort_findings(kept)
+
+
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Worst first, then the largest expected gain, then by code."""
+    return tuple(sorted(findings, key=lambda each: (_RANK[each.severity], -_gain(each), each.code)))
+
+
+def join_changes(findings: Sequence[Finding]) -> dict[str, Any]:
+    """All proposed settings together; resolved findings never disagree."""
+    return {name: value for finding in findings for name, value in finding.change.items()}
+
+
+def _belongs(rule: Rule, situation: Situation) -> bool:
+    return situation.symptom is None or bool({situation.symptom, _WHATEVER} & rule.symptoms)
+
+
+def _gain(finding: Finding) -> float:
+    return finding.expected.ratio if finding.expected else 1.0
+
+
+def _says_same(situation: Situation, one: Finding, other: Finding) -> bool:
+    """Both lead to the same point."""
+    return bool(one.change) and change_point(situation, one.change) == change_point(situation, other.change)
+
+
+def _merge(kept: Finding, other: Finding) -> Finding:
+    known = {each.what for each in kept.evidence}
+    more: tuple[Evidence, ...] = tuple(each for each in other.evidence if each.what not in known)
+    return msgspec.structs.replace(kept, evidence=kept.evidence + more, expected=kept.expected or other.expected)
+
+
+def _goes_with(situation: Situation, kept: Sequence[Finding], finding: Finding) -> bool:
+    """No setting is pulled elsewhere, neither change undoes the other's effect, and all together still run and fit."""
+    before = join_changes(kept)
+    if any(before.get(name, value) != value for name, value in finding.change.items()):
+        return False
+    together = before | finding.change
+    if not is_possible(situation, together):
+        return False
+    return all(_keeps_effect(situation, each.change, together) for each in (*kept, finding) if each.change)
+
+
+def _keeps_effect(situation: Situation, change: dict[str, Any], together: dict[str, Any]) -> bool:
+    """What a change moves by itself is moved to the same place when all are made (llama.cpp clamps one setting by another)."""
+    base, alone, joint = (change_point(situation, each) for each in ({}, change, together))
+    moved = [name for name in change if getattr(alone, name) != getattr(base, name)]
+    return all(getattr(joint, name) == getattr(alone, name) for name in moved)

@@ -1,0 +1,68 @@
+"""What a change should bring, from predictions of both points, and when that is worth a word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tuner.roofline.record import Estimate, Prediction
+from tuner.rules.base import Expected, Situation
+from tuner.rules.points import change_point, find_spec, is_possible
+from tuner.runconfig import RunConfig
+
+NOTICEABLE: Final = 1.08
+"""A predicted gain below this is not proposed: two predictions of one machine differ by some 5 % where the truth does not, and
+less than a twelfth is not felt."""
+
+_LARGER_IS_BETTER: Final = frozenset({"throughput"})
+
+
+def predict_point(situation: Situation, config: RunConfig) -> Prediction | None:
+    """The prediction of a point for the situation's workload; None where nobody can say."""
+    return situation.predict(find_spec(situation, config), config, situation.workload)
+
+
+def expect_gain(situation: Situation, changes: Mapping[str, Any], metric: str) -> Expected | None:
+    """What `changes` should bring in `metric` (ttft, tpot, latency, throughput), from predictions of both points.
+
+    The 80 % interval takes the errors of the two as independent, which is wider than the truth: both rest on the same figures.
+    None where either cannot be predicted.
+    """
+    before = predict_point(situation, situation.config)
+    after = predict_point(situation, change_point(situation, changes))
+    return None if before is None or after is None else compare_predictions(before, after, metric)
+
+
+def compare_predictions(before: Prediction, after: Prediction, metric: str) -> Expected | None:
+    """How many times better `after` is than `before`; None where one lacks the metric."""
+    old, new = before.estimate(metric), after.estimate(metric)
+    if old is None or new is None or min(old.low, new.low) <= 0:
+        return None
+    ratio = new.value / old.value if metric in _LARGER_IS_BETTER else old.value / new.value
+    half = math.hypot(_half_width(old), _half_width(new))
+    basis = "predicted" if (old.basis, new.basis) == ("predicted", "predicted") else "assumed"
+    return Expected(metric=metric, ratio=ratio, low=ratio * math.exp(-half), high=ratio * math.exp(half), basis=basis)
+
+
+def find_best_change(
+    situation: Situation, candidates: Iterable[Mapping[str, Any]], metric: str, *, least: float = NOTICEABLE
+) -> tuple[dict[str, Any], Expected] | None:
+    """The possible change with the largest predicted gain; None where none reaches `least`.
+
+    Of near equals (1 %) the first is taken, so candidates are told in order of preference.
+    """
+    found: tuple[dict[str, Any], Expected] | None = None
+    for changes in candidates:
+        if not is_possible(situation, changes):
+            continue
+        expected = expect_gain(situation, changes, metric)
+        if expected is None or expected.ratio < least:
+            continue
+        if found is None or expected.ratio > found[1].ratio * 1.01:
+            found = dict(changes), expected
+    return found
+
+
+def _half_width(estimate: Estimate) -> float:
+    return math.log(estimate.high / estimate.low) / 2

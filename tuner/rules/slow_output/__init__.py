@@ -1,0 +1,1 @@
+"""Slow output: what holds up each further token."""

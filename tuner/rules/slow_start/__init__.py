@@ -1,0 +1,1 @@
+"""Slow to start: what holds up the first token."""
