@@ -23,7 +23,7 @@ from tuner.hardware import (
     profile_machine,
 )
 from tuner.hardware.cpu import CoreCounts
-from tuner.hardware.profile import match_devices, summarise_machine
+from tuner.hardware.profile import classify_memory, match_devices, summarise_machine
 
 CPU_ONLY: dict[str, Any] = {"system_info": "CPU : AVX2 = 1 | ", "devices": [{"name": "CPU", "kind": "CPU"}]}
 CUDA: dict[str, Any] = {
@@ -71,7 +71,9 @@ def test_an_empty_machine_has_a_profile(tmp_path: Path) -> None:
     )
     assert (found.memory, found.build, found.devices) == (MemoryFacts(), None, ())
     assert (found.cpu.logical_cpus, found.limits.usable_threads) == (2, 2)
-    assert len(found.notes) == 2
+    assert found.notes[0].startswith("This machine does not tell the processor's name (/proc/cpuinfo), its vector features")
+    assert "main memory (/proc/meminfo)" in found.notes[0]
+    assert len(found.notes) == 3
 
 
 def test_device_and_driver_are_joined_by_bus(tmp_path: Path) -> None:
@@ -126,7 +128,8 @@ def test_without_a_build_there_is_no_device() -> None:
     [
         ({"/sys/fs/cgroup/cpu.max": "200000 100000"}, NO_DRIVER, CPU_ONLY, "Only 2 of 8 visible CPUs may be used here (/sys/fs/cgroup/cpu.max)"),
         ({}, NO_DRIVER, CPU_ONLY, "This CPU has SSE3, SSSE3, AVX, F16C, FMA, BMI2"),
-        ({}, FakeNvml(make_card()), CPU_ONLY, "cannot use the GPU"),
+        ({}, FakeNvml(make_card()), CPU_ONLY, "cannot use the GPU: reinstall it with CMAKE_ARGS='-DGGML_CUDA=on' pip install "),
+        ({"/proc/meminfo": "MemTotal: 1024 kB\n"}, NO_DRIVER, CPU_ONLY, "does not tell available memory"),
         ({}, FakeNvml(make_card()), {**CPU_ONLY, "backends": ["CUDA", "CPU"]}, "built for CUDA but finds no GPU"),
         ({}, NO_DRIVER, {"import_error": "ImportError: gone"}, "llama_cpp cannot be loaded: ImportError: gone"),
     ],
@@ -198,12 +201,39 @@ def test_other_hardware_has_another_name(cpu: dict[str, Any], ram: int, gpus: tu
     assert fingerprint_machine(msgspec.structs.replace(plain, **cpu), MemoryFacts(total_bytes=ram), cards) != first
 
 
-def test_the_name_ignores_small_change() -> None:
-    """A kernel keeps a few megabytes more or less for itself, and cards may be found in another order."""
+def test_the_name_ignores_the_order_of_cards() -> None:
+    """Cards may be found in another order."""
     cards = (GpuFacts(index=0, uuid="GPU-1"), GpuFacts(index=1, uuid="GPU-2"))
     moved = (GpuFacts(index=0, uuid="GPU-2"), GpuFacts(index=1, uuid="GPU-1"))
-    first = fingerprint_machine(CpuFacts(), MemoryFacts(total_bytes=31 * GIB + 300 * 2**20), cards)
-    assert first == fingerprint_machine(CpuFacts(), MemoryFacts(total_bytes=31 * GIB + 280 * 2**20), moved)
+    assert fingerprint_machine(CpuFacts(), MemoryFacts(), cards) == fingerprint_machine(CpuFacts(), MemoryFacts(), moved)
+
+
+@pytest.mark.parametrize(
+    "installed_gib", [1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 768, 1024, 2048]
+)
+def test_what_a_kernel_keeps_for_itself_is_no_other_machine(installed_gib: float) -> None:
+    """Up to a tenth of what is installed may be missing, more or less of it at each boot; twice as much is another machine."""
+
+    def name(share: float) -> str:
+        return fingerprint_machine(CpuFacts(), MemoryFacts(total_bytes=int(installed_gib * GIB * share)), ())
+
+    assert len({name(share / 1000) for share in range(900, 1001)}) == 1
+    assert name(2) != name(1)
+
+
+@pytest.mark.parametrize("told_gib", [3.5, 7.5, 11.5, 15.5, 23.5, 31.5, 47.5, 62.5, 125.5, 251.5])
+def test_half_a_gibibyte_is_no_boundary(told_gib: float) -> None:
+    """Amounts that are told after real boots, some tens of MiB up and down."""
+    assert len({classify_memory(int(told_gib * GIB) + shift * 2**20) for shift in range(-100, 101, 10)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("gib", "expected_mib"),
+    [(0.2, 1024), (1, 1024), (1.2, 1536), (1.6, 2048), (15.6, 16384), (23.5, 24576), (24.1, 32768), (1007, 1048576)],
+)
+def test_size_classes(gib: float, expected_mib: int) -> None:
+    """The sizes that memory is sold in, each a third or a half above the one before."""
+    assert classify_memory(int(gib * GIB)) == expected_mib
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,9 @@ def list_desktop() -> dict[str, str]:
     """Four cores with two threads each, 32 GiB of which 20 are available, no limits."""
     return {
         **list_topology(((0, 4), (1, 5), (2, 6), (3, 7))),
+        f"{CPU}/cpu0/cache/index3/level": "3",
+        f"{CPU}/cpu0/cache/index3/size": "16384K",
+        f"{CPU}/cpu0/cache/index3/shared_cpu_list": "0-7",
         "/proc/cpuinfo": "".join(
             f"processor\t: {cpu}\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD Ryzen 5 Test\ncpu MHz\t\t: {3000 + cpu}.5\n"
             "flags\t\t: fpu pni ssse3 avx f16c fma avx2 bmi2\n\n"

@@ -20,6 +20,7 @@ from tuner.hardware.environment import SystemNames, probe_environment
 from tuner.hardware.gpus import probe_gpus
 from tuner.hardware.limits import probe_limits
 from tuner.hardware.memory import probe_memory
+from tuner.hardware.rebuilding import explain_missing_simd, write_rebuild
 from tuner.hardware.record import BuildFacts, CpuFacts, DeviceFacts, GpuFacts, HardwareProfile, LimitFacts, MemoryFacts
 from tuner.hardware.tree import Tree
 from tuner.units import format_bytes
@@ -60,7 +61,9 @@ def profile_machine(
         devices=devices,
         build=build,
         environment=probe_environment(tree, names, environ),
-        notes=tuple(filter(None, (*gpu_notes, build_note, *_find_mismatches(cpu, limits, build, gpus)))),
+        notes=tuple(
+            filter(None, (*_find_silence(cpu, memory), *gpu_notes, build_note, *_find_mismatches(cpu, limits, build, gpus)))
+        ),
         fingerprint=fingerprint_machine(cpu, memory, gpus),
         summary=summarise_machine(cpu, memory, limits, gpus, devices),
     )
@@ -88,11 +91,37 @@ def match_devices(build: BuildFacts | None, gpus: tuple[GpuFacts, ...]) -> tuple
 
 
 def fingerprint_machine(cpu: CpuFacts, memory: MemoryFacts, gpus: tuple[GpuFacts, ...]) -> str:
-    """A short name from what does not change between boots: processor, cores, memory to the GiB, GPUs."""
-    gibibytes = None if memory.total_bytes is None else round(memory.total_bytes / 2**30)
+    """A short name from what does not change between boots.
+
+    Another one comes of: another processor, another number of its cores or threads that run, other vector features (a BIOS or
+    a hypervisor can hide them), memory of another size class (`classify_memory`), GPUs that come, go or are hidden from the
+    driver here. The same one stays with load, heat, free memory, limits, affinity, driver and kernel versions.
+    """
     cards = sorted(gpu.uuid or gpu.name or "" for gpu in gpus)
-    facts = [cpu.arch, cpu.model, cpu.physical_cores, cpu.logical_cpus, list(cpu.simd), gibibytes, cards]
+    facts = [
+        cpu.arch,
+        cpu.model,
+        cpu.physical_cores,
+        cpu.logical_cpus,
+        list(cpu.simd),
+        classify_memory(memory.total_bytes),
+        cards,
+    ]
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:12]
+
+
+def classify_memory(total_bytes: int | None) -> int | None:
+    """The least of 1, 1.5, 2, 3, 4, 6, 8, 12, … GiB that holds `total_bytes`, in MiB; None: unknown.
+
+    The kernel, the firmware and an integrated GPU keep a few percent of what is installed, and not the same at each boot, so
+    that the amount told is always somewhat below the size bought. Rounding up to sizes a third apart puts every boundary
+    where no machine's amount wanders: at the size itself. Memory added within a step goes unnoticed (16 to 20 GiB does not).
+    """
+    if total_bytes is None:
+        return None
+    mebibytes = -(-total_bytes // 2**20)
+    power = 2 ** max(10, (mebibytes - 1).bit_length())
+    return power * 3 // 4 if 1024 < mebibytes <= power * 3 // 4 else power
 
 
 def summarise_machine(
@@ -107,21 +136,30 @@ def summarise_machine(
     return ", ".join((name, cores, ram, " + ".join(cards) or "no GPU"))
 
 
+def _find_silence(cpu: CpuFacts, memory: MemoryFacts) -> list[str]:
+    silent = [
+        *(["the processor's name (/proc/cpuinfo)"] if cpu.model is None else []),
+        *(["its vector features (/proc/cpuinfo)"] if not cpu.simd else []),
+        *(["its caches (/sys/devices/system/cpu)"] if not cpu.caches else []),
+        *(["main memory (/proc/meminfo)"] if memory.total_bytes is None else []),
+        *(["available memory (/proc/meminfo)"] if memory.available_bytes is None and memory.total_bytes is not None else []),
+    ]
+    return [f"This machine does not tell {', '.join(silent)}."] if silent else []
+
+
 def _find_mismatches(cpu: CpuFacts, limits: LimitFacts, build: BuildFacts | None, gpus: tuple[GpuFacts, ...]) -> list[str]:
     notes = []
     if limits.usable_threads < cpu.logical_cpus:
         source = f" ({limits.cpu_quota_source})" if limits.usable_threads < limits.affinity_count else " (CPU affinity)"
         notes.append(f"Only {limits.usable_threads} of {cpu.logical_cpus} visible CPUs may be used here{source}.")
-    if build and build.missing_simd:
-        names = ", ".join(build.missing_simd)
-        remedy = "build llama-cpp-python here from source" + (" with GCC 13 or newer" if "AMX" in names else "")
-        notes.append(f"This CPU has {names}, which the llama.cpp build does not use: {remedy}.")
+    if build:
+        notes += explain_missing_simd(build)
     visible = any(gpu.cuda_ordinal is not None for gpu in gpus)
     if build and build.importable and visible and not any(device.takes_layers for device in build.devices):
         notes.append(
             "llama.cpp was built for CUDA but finds no GPU: its CUDA is newer than the driver, or no device file is reachable."
             if "CUDA" in build.backends
-            else "This llama.cpp build cannot use the GPU: reinstall llama-cpp-python with CMAKE_ARGS='-DGGML_CUDA=on'."
+            else f"This llama.cpp build cannot use the GPU: reinstall it with {write_rebuild(build, '-DGGML_CUDA=on')}"
         )
     return notes
 
