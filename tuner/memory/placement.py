@@ -73,10 +73,11 @@ def _repacks(model: ModelSpec, placement: Placement, machine: HardwareProfile | 
     build = machine.build if machine else None
     if build is None or not build.repack or placement.devices or not model.n_vocab or model.n_vocab % _REPACK_ROWS:
         return False
-    return model.token_embd_type in _repacked_types(build.simd)
+    return model.token_embd_type in list_repacked_types(build.simd)
 
 
-def _repacked_types(simd: Sequence[str]) -> frozenset[str]:
+def list_repacked_types(simd: Sequence[str]) -> frozenset[str]:
+    """Formats that a build with these vector features lays out anew for them (ggml-cpu, repack.cpp and amx.cpp)."""
     features = {name.upper() for name in simd}
     found: frozenset[str] = frozenset()
     for names, types in (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tuner.roofline.record import Estimate, Prediction
+from tuner.roofline.record import Basis, Estimate, Prediction
 from tuner.rules.base import Expected, Situation
 from tuner.rules.points import change_point, find_spec, is_possible
 from tuner.runconfig import RunConfig
@@ -41,7 +41,7 @@ def compare_predictions(before: Prediction, after: Prediction, metric: str) -> E
         return None
     ratio = new.value / old.value if metric in _LARGER_IS_BETTER else old.value / new.value
     half = math.hypot(_half_width(old), _half_width(new))
-    basis = "predicted" if (old.basis, new.basis) == ("predicted", "predicted") else "assumed"
+    basis: Basis = "predicted" if (old.basis, new.basis) == ("predicted", "predicted") else "assumed"
     return Expected(metric=metric, ratio=ratio, low=ratio * math.exp(-half), high=ratio * math.exp(half), basis=basis)
 
 
