@@ -38,6 +38,7 @@ WORKLOAD = "name: bench\nprompt_tokens: {prompt}\noutput_tokens: {output}\n"
 def main() -> None:
     arguments = read_arguments()
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="rooftune-grid-"))
+    folder.mkdir(parents=True, exist_ok=True)
     workload = folder / "bench.yaml"
     workload.write_text(WORKLOAD.format(prompt=arguments.prompt, output=arguments.output))
     rows: list[dict[str, Any]] = []
