@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from tests.builders.gguf_files import F16, F32, Tensor, write_facts
-from tuner.hardware.record import BuildFacts, DeviceFacts, EnvironmentFacts, HardwareProfile, LimitFacts
+from tuner.hardware.record import (
+    BuildFacts,
+    DeviceFacts,
+    EnvironmentFacts,
+    GpuFacts,
+    GpuProcess,
+    HardwareProfile,
+    LimitFacts,
+)
 from tuner.memory import (
     Budget,
     Footprint,
@@ -224,6 +232,22 @@ def test_budget_is_free_memory_less_a_reserve() -> None:
     assert usual is not None
     assert careful is not None
     assert careful < usual
+
+
+def test_a_devices_budget_is_what_its_driver_calls_free() -> None:
+    """The lesser of driver and llama.cpp; whoever holds the rest is named in a refusal."""
+    holders = (GpuProcess(pid=7, memory_bytes=GIB), GpuProcess(pid=8, memory_bytes=20 * GIB))
+    machine = HardwareProfile(
+        devices=(DeviceFacts(name="CUDA0", free_bytes=8 * GIB, gpu_uuid="GPU-a"),),
+        gpus=(GpuFacts(index=0, uuid="GPU-a", memory_free_bytes=3 * GIB, processes=holders),),
+    )
+    budget = find_budget(machine, reserve_bytes=GIB)
+    assert budget.on("CUDA0") == 2 * GIB
+    parts = (Part(cause="weights", device="CUDA0", n_bytes=3 * GIB, basis="exact"),)
+    assert explain_misfit(Footprint(parts=parts), budget) == (
+        "It needs 3 GiB of CUDA0 (weights 3 GiB), and 2 GiB is available (3 GiB free less a reserve of 1 GiB); "
+        "process 8 holds 20 GiB, process 7 holds 1 GiB."
+    )
 
 
 def test_largest_context_is_the_last_that_fits(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "an unknown engine": {"engine": "steam"},
     "an unknown space": {"space": "galaxy"},
     "an unknown setting": {"settings": ("thread=2",)},
+    "a reserve that is no size": {"reserve": "some"},
     "a server without a port": {"rpc": ("host",)},
     "a storage that is no URL": {"storage": "nowhere"},
     "a study name of two lines": {"study": "a\nb"},

@@ -16,6 +16,7 @@ COMMANDS = {
     "rooftune tune --demo --budget 1h --trials 7 --seed 3 --resume mine --strategy tpe": TuneRequest(
         demo=True, budget="1h", trials=7, seed=3, resume="mine", strategy="tpe"
     ),
+    "rooftune tune --demo --reserve 2GiB --no-memory-check": TuneRequest(demo=True, reserve="2GiB", no_memory_check=True),
     "rooftune tune --demo --set threads=2 --set 'flash_attn=on' --rpc a:1,b:2 --allow-quality-loss -o best.yaml": TuneRequest(
         demo=True,
         settings=("threads=2", "flash_attn=on"),

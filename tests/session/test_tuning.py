@@ -75,6 +75,68 @@ def test_a_model_that_does_not_fit_is_refused_with_the_arithmetic(here: Path) ->
         run(request(here), profile=lambda: small)
 
 
+def shrink(available: int) -> HardwareProfile:
+    return msgspec.structs.replace(MACHINE, limits=msgspec.structs.replace(MACHINE.limits, memory_available_bytes=available))
+
+
+def test_a_refusal_names_its_ways_round(here: Path) -> None:
+    """In the error of a tune, in the stored trial's reason, and in the error of a single measurement."""
+    finished: list[TrialFinished] = []
+    with pytest.raises(NothingFeasibleError) as caught:
+        run(
+            request(here),
+            profile=lambda: shrink(50 * 2**20),
+            emit=lambda event: finished.append(event) if isinstance(event, TrialFinished) else None,
+        )
+    assert {event.trial.state for event in finished} == {"does_not_fit"}
+    for words in (caught.value.message, *(event.trial.reason for event in finished)):
+        assert "KV cache" in words
+        assert "50 MiB free less a reserve of 2.5 MiB" in words
+        assert "--no-memory-check" in words
+        assert "--reserve SIZE" in words
+    asked = MeasureRequest(demo=True, engine="simulated", workload="tiny.yaml")
+    with pytest.raises(NothingFeasibleError, match=r"KV cache.* --no-memory-check .*--reserve SIZE"):
+        measure_once(asked, stop=Stop(), profile=lambda: shrink(50 * 2**20))
+
+
+def test_the_check_can_be_overruled(here: Path) -> None:
+    """What does not fit by arithmetic is run, and said so beforehand."""
+    notes: list[Note] = []
+    report = run(
+        request(here, no_memory_check=True),
+        profile=lambda: shrink(50 * 2**20),
+        emit=lambda event: notes.append(event) if isinstance(event, Note) else None,
+    )
+    assert report.trials["complete"] >= 2
+    assert not report.trials.get("does_not_fit")
+    assert any("memory is not checked; the default: It needs" in note.text for note in notes)
+    asked = MeasureRequest(demo=True, engine="simulated", workload="tiny.yaml", samples=1, no_memory_check=True)
+    assert measure_once(asked, stop=Stop(), profile=lambda: shrink(50 * 2**20)).samples
+
+
+def test_a_reserve_refuses_what_would_fit(here: Path) -> None:
+    """The same machine, more of it left to others."""
+    with pytest.raises(NothingFeasibleError, match=r"0 B is available \(6 GiB free less a reserve of 6 GiB\)"):
+        run(request(here, reserve="6GiB"))
+    assert run(request(here, reserve="1GiB")).trials["complete"] >= 2
+
+
+@pytest.mark.parametrize("anew", [{"no_memory_check": True}, {}])
+def test_a_refused_study_goes_on_once_the_refusal_is_lifted(here: Path, anew: dict[str, bool]) -> None:
+    """By the flag, or by memory that came free: it stays the same study, and its refusals are not held against it."""
+    with pytest.raises(NothingFeasibleError):
+        run(request(here, study="mine"), profile=lambda: shrink(50 * 2**20))
+    later = shrink(50 * 2**20) if anew else MACHINE
+    again = run(TuneRequest(resume="mine", **anew), profile=lambda: later)
+    assert (again.study, again.best.config.ctx_size > 0) == ("mine", True)
+
+
+def test_what_is_not_known_is_not_refused(here: Path) -> None:
+    """No memory figures at all: everything runs, check or no check."""
+    silent = HardwareProfile(cpu=MACHINE.cpu, limits=LimitFacts(usable_threads=2, usable_physical=2), fingerprint="silent")
+    assert run(request(here), profile=lambda: silent).trials["complete"] >= 2
+
+
 def test_a_stop_says_how_to_go_on_and_the_study_goes_on(here: Path) -> None:
     stop = Stop()
 
@@ -137,6 +199,17 @@ def test_verify_tells_a_gain_that_is_gone_and_what_changed(here: Path) -> None:
     assert not answer.holds
     assert "The gain is gone" in answer.verdict
     assert answer.changed == ("the GPU driver was 550.1 and is none",)
+
+
+def test_verify_refuses_with_the_sum_and_its_ways_round(here: Path) -> None:
+    """And measures all the same where it is told to."""
+    report = run(request(here))
+    slower = msgspec.structs.replace(report.best, config=report.baseline.config.replace(threads=1, threads_batch=1))
+    write_report(msgspec.structs.replace(report, best=slower), here / "other.yaml")
+    given = {"tell": lambda _: None, "stop": Stop(), "profile": lambda: shrink(50 * 2**20), "survey": lambda _: QUIET}
+    with pytest.raises(BadInputError, match=r"KV cache.*--no-memory-check"):
+        verify(here / "other.yaml", **given)
+    assert verify(here / "other.yaml", no_memory_check=True, **given).gain is not None
 
 
 def test_verify_without_the_model_is_bad_input(here: Path) -> None:

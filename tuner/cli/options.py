@@ -28,6 +28,17 @@ front_end_option = click.option(
     show_default=True,
     help="Whose defaults the memory is told for.",
 )
+reserve_option = click.option(
+    "--reserve",
+    default="",
+    metavar="SIZE",
+    help="Memory to leave free for others, such as 2GiB; by default a twentieth, 1 GiB at most.",
+)
+no_memory_check_option = click.option(
+    "--no-memory-check",
+    is_flag=True,
+    help="Run even what does not fit by arithmetic; the process is ended before the machine is.",
+)
 models_argument = click.argument("models", nargs=-1, metavar="MODEL...")
 model_argument = click.argument("model", required=False, metavar="MODEL")
 

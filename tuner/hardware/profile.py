@@ -120,7 +120,7 @@ def classify_memory(total_bytes: int | None) -> int | None:
     if total_bytes is None:
         return None
     mebibytes = -(-total_bytes // 2**20)
-    power = 2 ** max(10, (mebibytes - 1).bit_length())
+    power = 1 << max(10, (mebibytes - 1).bit_length())
     return power * 3 // 4 if 1024 < mebibytes <= power * 3 // 4 else power
 
 

@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from tuner.hardware.record import HardwareProfile
+from tuner.hardware.memory import device_budget_bytes
+from tuner.hardware.record import DeviceFacts, HardwareProfile
 from tuner.memory.cache import use_cache_type
 from tuner.memory.estimate import estimate_footprint
 from tuner.memory.record import HOST, Footprint, FrontEnd, Part
@@ -48,14 +49,21 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Devices and host share one memory: one budget, `host_bytes`."""
     reserve_bytes: int | None = None
     """Left alone in each memory, bytes; None: a twentieth, 1 GiB at most."""
+    holders: tuple[tuple[str, str], ...] = ()
+    """(device, who holds the rest of its memory, in words); only devices whose driver tells."""
+
+    def free_on(self, device: str) -> int | None:
+        """What is free there, the reserve included, bytes; None: unknown."""
+        return self.host_bytes if device == HOST or self.unified else dict(self.devices).get(device)
+
+    def reserve_of(self, free: int) -> int:
+        """What is left alone of `free` bytes, bytes."""
+        return min(_GIB, int(free * _RESERVED_SHARE)) if self.reserve_bytes is None else self.reserve_bytes
 
     def on(self, device: str) -> int | None:
         """What may be taken there, bytes; None: unknown."""
-        free = self.host_bytes if device == HOST or self.unified else dict(self.devices).get(device)
-        if free is None:
-            return None
-        reserve = min(_GIB, int(free * _RESERVED_SHARE)) if self.reserve_bytes is None else self.reserve_bytes
-        return max(0, free - reserve)
+        free = self.free_on(device)
+        return None if free is None else max(0, free - self.reserve_of(free))
 
 
 def find_budget(machine: HardwareProfile, *, reserve_bytes: int | None = None, returned_bytes: int = 0) -> Budget:
@@ -67,7 +75,7 @@ def find_budget(machine: HardwareProfile, *, reserve_bytes: int | None = None, r
     if host is None:
         host = machine.memory.available_bytes
     unified = machine.unified_memory
-    devices = [(device.name, device.free_bytes) for device in machine.devices]
+    devices = [(device.name, device_budget_bytes(machine, device)) for device in machine.devices]
     if unified and host is None:
         host = next((free for _, free in devices if free is not None), None)
     offloads = bool(devices) and not unified
@@ -77,17 +85,25 @@ def find_budget(machine: HardwareProfile, *, reserve_bytes: int | None = None, r
         host += returned_bytes
     if reserve_bytes is None and machine.environment.wsl and devices:
         reserve_bytes = 2 * _GIB
-    return Budget(host_bytes=host, devices=tuple(devices), unified=unified, reserve_bytes=reserve_bytes)
+    holders = tuple((device.name, held) for device in machine.devices if (held := _name_holders(machine, device)))
+    return Budget(host_bytes=host, devices=tuple(devices), unified=unified, reserve_bytes=reserve_bytes, holders=holders)
+
+
+def _name_holders(machine: HardwareProfile, device: DeviceFacts) -> str:
+    """Processes on the device's card, the greediest first; "" where the driver names none."""
+    card = next((gpu for gpu in machine.gpus if gpu.uuid and gpu.uuid == device.gpu_uuid), None)
+    known = sorted((card.processes if card else None) or (), key=lambda process: -(process.memory_bytes or 0))
+    return ", ".join(f"process {process.pid} holds {format_bytes(process.memory_bytes)}" for process in known)
 
 
 def explain_misfit(footprint: Footprint, budget: Budget) -> str | None:
     """One sentence with the sum that does not fit, or None when it fits or cannot be known not to."""
     if budget.unified:
-        return _compare("the memory that CPU and device share", footprint.parts, budget.on(HOST))
+        return _compare("the memory that CPU and device share", footprint.parts, budget, HOST)
     for device in footprint.devices:
         place = "main memory" if device == HOST else device
         parts = tuple(part for part in footprint.parts if part.device == device)
-        if (found := _compare(place, parts, budget.on(device))) is not None:
+        if (found := _compare(place, parts, budget, device)) is not None:
             return found
     return None
 
@@ -147,10 +163,11 @@ def largest_context(
     return min(low * step, most)
 
 
-def _compare(place: str, parts: tuple[Part, ...], available: int | None) -> str | None:
+def _compare(place: str, parts: tuple[Part, ...], budget: Budget, device: str) -> str | None:
     """The bounds "at least" count: more is needed for certain; "at most" does not."""
     counted = [part for part in parts if part.n_bytes and part.basis != "at most"]
     needed = sum(part.n_bytes or 0 for part in counted)
+    available = budget.on(device)
     if available is None or needed <= available:
         return None
     sums: dict[str, int] = {}
@@ -158,4 +175,13 @@ def _compare(place: str, parts: tuple[Part, ...], available: int | None) -> str 
         sums[_NAMES[part.cause]] = sums.get(_NAMES[part.cause], 0) + (part.n_bytes or 0)
     arithmetic = " + ".join(f"{name} {format_bytes(size)}" for name, size in sums.items())
     at_least = "at least " if any(part.basis == "at least" for part in counted) else ""
-    return f"It needs {at_least}{format_bytes(needed)} of {place} ({arithmetic}), and {format_bytes(available)} is available."
+    return f"It needs {at_least}{format_bytes(needed)} of {place} ({arithmetic}), and {_describe_rest(budget, device)}."
+
+
+def _describe_rest(budget: Budget, device: str) -> str:
+    """What may be taken of a memory, with the sum behind it."""
+    free = budget.free_on(device) or 0
+    reserve, held = budget.reserve_of(free), dict(budget.holders).get(device)
+    kept = f" ({format_bytes(free)} free less a reserve of {format_bytes(reserve)})" if reserve else ""
+    others = f"; {held}" if held else ""
+    return f"{format_bytes(max(0, free - reserve))} is available{kept}{others}"

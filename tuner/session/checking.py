@@ -16,6 +16,7 @@ from tuner.engines.registry import find_engine
 from tuner.errors import BadInputError, StorageError, UsageError
 from tuner.model import ModelSpec, demo_model_path, read_model, require_decoder, resolve_models
 from tuner.objective import Goal, Limit, parse_goals, parse_limit
+from tuner.session.guarding import MemoryRules, read_rules
 from tuner.session.request import MeasureRequest, TuneRequest
 from tuner.session.saving import check_output
 from tuner.space import SpaceFile, load_space, parse_settings
@@ -47,6 +48,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """The space that was named; None: to be chosen by machine."""
     models: tuple[ModelSpec, ...]
     """The files, most precise first."""
+    memory: MemoryRules
+    """What may be taken of memory, and who says so."""
 
 
 def check_tune(request: TuneRequest) -> Checked:
@@ -61,6 +64,7 @@ def check_tune(request: TuneRequest) -> Checked:
     check_servers(request.rpc)
     if request.resume and not request.demo and not request.models:
         raise UsageError("The study does not say what it was asked.", f"Repeat its command and add --resume {request.resume}.")
+    memory = read_rules(request.reserve, no_memory_check=request.no_memory_check)
     settings = parse_settings(request.settings)
     space = load_space(request.space) if request.space else None
     models = read_models(request.models, demo=request.demo)
@@ -75,21 +79,23 @@ def check_tune(request: TuneRequest) -> Checked:
         settings=settings,
         space=space,
         models=models,
+        memory=memory,
     )
 
 
-def check_measure(request: MeasureRequest) -> tuple[ModelSpec, Workload, dict[str, Any]]:
-    """Model, workload and settings of a single measurement. Raises UsageError or BadInputError."""
+def check_measure(request: MeasureRequest) -> tuple[ModelSpec, Workload, dict[str, Any], MemoryRules]:
+    """Model, workload, settings and memory rules of a single measurement. Raises UsageError or BadInputError."""
     workload = load_workload(request.workload)
     find_engine(request.engine)
     check_servers(request.rpc)
     if not 1 <= request.samples <= 1000:
         raise UsageError(f"{request.samples} samples make no measurement.", "Give a number from 1 to 1000.")
+    rules = read_rules(request.reserve, no_memory_check=request.no_memory_check)
     settings = parse_settings(request.settings)
     models = read_models(request.models, demo=request.demo)
     if len(models) > 1:
         raise UsageError("measure takes one model file.", "Use `rooftune tune` to compare several.")
-    return models[0], workload, settings
+    return models[0], workload, settings, rules
 
 
 def check_budget(text: str) -> float:

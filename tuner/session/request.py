@@ -22,6 +22,7 @@ _VALUED: Final = (
     "resume",
     "strategy",
     "engine",
+    "reserve",
 )
 
 
@@ -64,6 +65,10 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where the YAML file goes; "" means results/<study>.yaml."""
     rpc: tuple[str, ...] = ()
     """Remote devices, HOST:PORT."""
+    reserve: str = ""
+    """Memory left free for others, such as 2GiB; "" for the usual share. No part of the study's identity."""
+    no_memory_check: bool = False
+    """Points that do not fit by arithmetic are run all the same. No part of the study's identity."""
 
 
 class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +88,10 @@ class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Undisturbed samples wanted."""
     rpc: tuple[str, ...] = ()
     """Remote devices, HOST:PORT."""
+    reserve: str = ""
+    """Memory left free for others, such as 2GiB; "" for the usual share."""
+    no_memory_check: bool = False
+    """It is run even where it does not fit by arithmetic."""
 
 
 def build_tune_command(request: TuneRequest) -> str:
@@ -98,5 +107,6 @@ def build_tune_command(request: TuneRequest) -> str:
             words += [flag, value]
     words += ["--rpc", ",".join(request.rpc)] if request.rpc else []
     words += ["--allow-quality-loss"] if request.allow_quality_loss else []
+    words += ["--no-memory-check"] if request.no_memory_check else []
     words += ["-o", request.output] if request.output else []
     return shlex.join(words)

@@ -10,7 +10,7 @@ import msgspec
 from tuner.errors import BadInputError
 from tuner.session.request import TuneRequest
 
-_OF_THIS_SITTING = ("budget", "trials", "output")
+_OF_THIS_SITTING = ("budget", "trials", "output", "reserve", "no_memory_check")
 """Options that a resume may give anew; all others are the study's own."""
 
 

@@ -15,12 +15,10 @@ from tuner.measure.record import Measurement, Plan
 from tuner.measure.runner import ChildMeasurer
 from tuner.measure.stop import Stop
 from tuner.measure.validity import describe_busy_machine
-from tuner.memory import Budget, find_budget, find_misfit
-from tuner.model import ModelSpec
 from tuner.report import Report
 from tuner.report.build import build_report, note_model
-from tuner.runconfig import RunConfig
 from tuner.session.checking import Checked, check_measure, check_study, check_tune
+from tuner.session.guarding import MemoryRules, find_ceiling, guard_memory
 from tuner.session.request import MeasureRequest, TuneRequest, build_tune_command
 from tuner.session.resuming import restore_request, write_origin
 from tuner.space import SearchSpace, SpaceSituation, build_space, choose_space, load_space
@@ -31,8 +29,6 @@ from tuner.study.request import KeyFacts, StudyRequest
 Emit = Callable[[StudyEvent], None]
 SURVEY_S = 1.0
 """How long the machine is watched before the search, s."""
-CEILING_SHARE = 0.95
-"""Share of the available memory that the measuring child may hold."""
 
 
 def tune(
@@ -56,9 +52,9 @@ def tune(
     notes = describe_start(checked, space, machine, survey)
     for note in notes:
         emit(Note(text=note))
-    with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc) as measurer:
+    with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc, rules=checked.memory) as measurer:
         study = form_study(checked, space, measurer.describe_runtime(), machine)
-        misfit = guard_memory(checked.models, machine)
+        misfit = guard_memory(checked.models, machine, checked.memory)
         try:
             result = run_study(study, measurer, emit=emit, find_misfit=misfit, clock=clock, stop=stop)
         except InterruptedRunError as error:
@@ -71,17 +67,17 @@ def measure_once(
     request: MeasureRequest, *, stop: Stop, profile: Callable[[], HardwareProfile] = profile_machine
 ) -> Measurement:
     """Measure one configuration with full turns. Raises NothingFeasibleError with the reason where it does not run."""
-    spec, workload, settings = check_measure(request)
+    spec, workload, settings, rules = check_measure(request)
     machine = profile()
     situation = SpaceSituation(
         hardware=machine, models=(spec,), workload=workload, goals=("latency",), rpc_devices=len(request.rpc)
     )
     config = build_space(situation, fixed=settings).baseline
-    reason = guard_memory((spec,), machine)(config)
+    reason = guard_memory((spec,), machine, rules)(config)
     if reason is not None:
-        raise NothingFeasibleError(f"This does not fit: {reason}", "Change it with --set, or give a smaller workload.")
+        raise NothingFeasibleError(f"This does not fit: {reason}.", "Change it with --set, or give a smaller workload.")
     plan = Plan(samples=request.samples, prefill=True, decode_tokens=workload.output_tokens, fresh=True)
-    with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc) as measurer:
+    with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc, rules=rules) as measurer:
         outcome = measurer.measure(config, workload, plan)
     if outcome.measurement is None:
         reason = outcome.reason or outcome.state
@@ -130,23 +126,13 @@ def form_study(checked: Checked, space: SearchSpace, runtime: RuntimeFacts, mach
     )
 
 
-def open_measurer(engine: str, machine: HardwareProfile, *, stop: Stop, rpc: tuple[str, ...] = ()) -> ChildMeasurer:
-    """A measurer whose child stays below the memory that is there."""
-    available = machine.limits.memory_available_bytes
-    ceiling = int(available * CEILING_SHARE) if available is not None else None
+def open_measurer(
+    engine: str, machine: HardwareProfile, *, stop: Stop, rpc: tuple[str, ...] = (), rules: MemoryRules | None = None
+) -> ChildMeasurer:
+    """A measurer whose child stays below the memory that `rules` leave it, the usual ones where none are given."""
+    ceiling = find_ceiling(machine, rules or MemoryRules())
     cores = machine.limits.cpu_quota or float(machine.limits.usable_threads)
     return ChildMeasurer(engine, memory_ceiling_bytes=ceiling, rpc_servers=rpc, usable_cores=cores, stop=stop)
-
-
-def guard_memory(models: tuple[ModelSpec, ...], machine: HardwareProfile) -> Callable[[RunConfig], str | None]:
-    """Says why a point does not fit, before it is run; None where it fits or cannot be known not to."""
-    budget: Budget = find_budget(machine)
-    by_path = {spec.path: spec for spec in models}
-
-    def misfit(config: RunConfig) -> str | None:
-        return find_misfit(by_path.get(config.model, models[0]), config, budget, machine=machine)
-
-    return misfit
 
 
 def describe_start(
@@ -159,6 +145,9 @@ def describe_start(
         notes += [busy] if busy else []
     if len(checked.models) > 1 and not checked.request.allow_quality_loss:
         notes.append("smaller files are measured too, but the most precise one stays the best without --allow-quality-loss")
+    if not checked.memory.checked:
+        misfit = guard_memory(checked.models, machine, msgspec.structs.replace(checked.memory, checked=True))(space.baseline)
+        notes += [f"memory is not checked; the default: {misfit.partition(';')[0]}"] if misfit else []
     return tuple(notes)
 
 

@@ -16,7 +16,8 @@ from tuner.model import ModelSpec, read_model
 from tuner.report import Report, read_report
 from tuner.report.build import note_machine
 from tuner.session.checking import check_budget
-from tuner.session.tuning import SURVEY_S, guard_memory, open_measurer
+from tuner.session.guarding import MemoryRules, guard_memory, read_rules
+from tuner.session.tuning import SURVEY_S, open_measurer
 from tuner.session.verification import Verification, compare_again, confirm_default
 from tuner.units import format_bytes
 
@@ -25,6 +26,8 @@ def verify(
     path: Path,
     *,
     budget: str = "5m",
+    reserve: str = "",
+    no_memory_check: bool = False,
     tell: Callable[[str], None],
     stop: Stop,
     profile: Callable[[], HardwareProfile] = profile_machine,
@@ -32,6 +35,7 @@ def verify(
 ) -> Verification:
     """Default against best again. Raises BadInputError for a file or model that cannot be used."""
     budget_s = check_budget(budget)
+    rules = read_rules(reserve, no_memory_check=no_memory_check)
     report = read_report(path)
     find_engine(report.runtime.engine)
     spec = _read_model(report, path)
@@ -42,8 +46,8 @@ def verify(
     busy = describe_busy_machine(survey(SURVEY_S), usable_cores=float(machine.limits.usable_threads))
     for line in (*(f"changed since: {each}" for each in changed), *([busy] if busy else [])):
         tell(line)
-    _check_fit(report, spec, machine)
-    with open_measurer(report.runtime.engine, machine, stop=stop, rpc=report.rpc) as measurer:
+    _check_fit(report, spec, machine, rules)
+    with open_measurer(report.runtime.engine, machine, stop=stop, rpc=report.rpc, rules=rules) as measurer:
         changed += find_runtime_changes(report.runtime, measurer.describe_runtime())
         return compare_again(
             report,
@@ -91,10 +95,10 @@ def _read_model(report: Report, path: Path) -> ModelSpec:
     return read_model(report.model.path)
 
 
-def _check_fit(report: Report, spec: ModelSpec, machine: HardwareProfile) -> None:
+def _check_fit(report: Report, spec: ModelSpec, machine: HardwareProfile, rules: MemoryRules) -> None:
     """A machine that got smaller must not be driven into swapping."""
-    misfit = guard_memory((spec,), machine)
+    misfit = guard_memory((spec,), machine, rules)
     for side in (report.baseline, report.best):
         reason = misfit(side.config.replace(model=spec.path))
         if reason is not None:
-            raise BadInputError(f"A configuration of the file does not fit here: {reason}", "Run `rooftune tune` again.")
+            raise BadInputError(f"A configuration of the file does not fit here: {reason}.", "Run `rooftune tune` again.")

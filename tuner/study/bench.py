@@ -15,8 +15,9 @@ from tuner.measure.record import Measurer, Outcome, Plan
 from tuner.objective import score_measurement
 from tuner.runconfig import RunConfig
 from tuner.study.attempt import Attempt
+from tuner.study.dominance import needs_as_much
 from tuner.study.events import Progress, StudyEvent, TrialFinished, TrialStarted
-from tuner.study.history import History
+from tuner.study.history import MEMORY_FAILURES, History
 from tuner.study.merging import merge_outcomes
 from tuner.study.points import find_config
 from tuner.study.ranking import list_changes
@@ -67,7 +68,7 @@ class Bench:
         self._measurer, self._find_misfit, self._clock, self._stop = measurer, find_misfit, clock, stop
         self._started = clock()
         self._spent_before = record.read_elapsed()
-        self._stored = record.read_attempts()
+        self._stored = self._drop_lifted(record.read_attempts())
         self.measured_s = sum(a.trial.outcome.measured_s for a in self._stored if a.was_run and a.trial.outcome)
 
     @property
@@ -153,7 +154,8 @@ class Bench:
             )
         if (larger := self.history.find_larger_failure(config)) is not None:
             return Verdict(
-                state="does_not_fit", reason=f"needs at least as much as trial {larger.trial.number}, which did not fit"
+                state="does_not_fit",
+                reason=f"needs at least as much as trial {larger.trial.number}, which did not fit: {larger.trial.reason}",
             )
         if proposal.purpose == "point" and (known := self.history.find_known(config, thorough=proposal.thorough)) is not None:
             return Verdict(state="duplicate", reason=f"the same point as trial {known.trial.number}", known=known)
@@ -205,6 +207,16 @@ class Bench:
                 measured_s=self.measured_s,
             )
         )
+
+    def _drop_lifted(self, attempts: list[Attempt]) -> list[Attempt]:
+        """Without refusals for memory that no longer hold: it came free since, or the user overruled the check."""
+        kept: list[Attempt] = []
+        for attempt in attempts:
+            config, refused = attempt.trial.config, attempt.trial.state == "does_not_fit"
+            larger = any(a.trial.state in MEMORY_FAILURES and needs_as_much(config, a.trial.config) for a in kept)
+            if not refused or larger or self._find_misfit(config) is not None:
+                kept.append(attempt)
+        return kept
 
     def _take_stored(self, proposal: Proposal) -> Attempt | None:
         def fits(attempt: Attempt) -> bool:

@@ -11,7 +11,7 @@ from tuner.study.dominance import needs_as_much
 from tuner.study.ranking import Cost, count_changes, find_cost
 from tuner.trial import FAILED, Trial
 
-_MEMORY_FAILURES = frozenset({"does_not_fit", "out_of_memory"})
+MEMORY_FAILURES = frozenset({"does_not_fit", "out_of_memory"})
 
 
 class History:
@@ -63,7 +63,7 @@ class History:
 
     def find_larger_failure(self, config: RunConfig) -> Attempt | None:
         """An attempt that did not fit, although this point needs at least as much."""
-        misfits = (a for a in self.attempts if a.trial.state in _MEMORY_FAILURES)
+        misfits = (a for a in self.attempts if a.trial.state in MEMORY_FAILURES)
         return next((a for a in misfits if needs_as_much(config, a.trial.config)), None)
 
     def find_known(self, config: RunConfig, *, thorough: bool) -> Attempt | None:

@@ -11,6 +11,7 @@ from tuner.cli.options import (
     front_end_option,
     json_option,
     model_argument,
+    reserve_option,
     set_option,
     verbose_option,
     with_options,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @click.command("inspect", help="A model's facts and its memory: bytes by tensor type, KV cache by context and type, what fits.")
 @model_argument
 @click.option("--ctx", "ctx_size", metavar="N", help="Context to show, tokens; short for --set ctx_size=N.")
-@click.option("--reserve", metavar="SIZE", help="Memory to leave alone, such as 2GiB; by default a twentieth, 1 GiB at most.")
+@reserve_option
 @click.option("--mmproj", metavar="FILE", help="Count this projector too.")
 @click.option("--draft", metavar="FILE", help="Count this draft model too.")
 @with_options(front_end_option, set_option, demo_option, json_option, verbose_option)
@@ -37,7 +38,7 @@ def command(
     *,
     model: str | None,
     ctx_size: str | None,
-    reserve: str | None,
+    reserve: str,
     mmproj: str | None,
     draft: str | None,
     front_end: FrontEnd,
@@ -53,7 +54,7 @@ def command(
     del verbose
     spec = _read_named(model, demo=demo)
     config = _choose_config(spec, front_end, settings, ctx_size)
-    reserve_bytes = None if reserve is None else parse_bytes(reserve)
+    reserve_bytes = parse_bytes(reserve) if reserve else None
     projector = None if mmproj is None else read_projector(mmproj)
     beside = None if draft is None else read_model(draft)
     from tuner.cli.commands._inspection import inspect_model

@@ -11,6 +11,8 @@ from tuner.cli.options import (
     engine_option,
     json_option,
     model_argument,
+    no_memory_check_option,
+    reserve_option,
     set_option,
     verbose_option,
     with_options,
@@ -28,12 +30,15 @@ if TYPE_CHECKING:
 @model_argument
 @click.option("--samples", type=click.IntRange(1, 1000), default=5, show_default=True, help="Undisturbed turns wanted.")
 @click.option("--rpc", default="", metavar="HOST:PORT,…", help="Remote devices that may take layers.")
+@with_options(reserve_option, no_memory_check_option)
 @with_options(demo_option, workload_option, set_option, engine_option, json_option, verbose_option)
 def command(
     *,
     model: str | None,
     samples: int,
     rpc: str,
+    reserve: str,
+    no_memory_check: bool,
     demo: bool,
     workload: str,
     settings: tuple[str, ...],
@@ -53,6 +58,8 @@ def command(
         engine=engine,
         samples=samples,
         rpc=tuple(server.strip() for server in rpc.split(",") if server.strip()),
+        reserve=reserve,
+        no_memory_check=no_memory_check,
     )
     with hear_interrupts() as stop:
         measurement = measure_once(request, stop=stop)

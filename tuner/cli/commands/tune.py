@@ -15,6 +15,8 @@ from tuner.cli.options import (
     engine_option,
     json_option,
     models_argument,
+    no_memory_check_option,
+    reserve_option,
     set_option,
     verbose_option,
     with_options,
@@ -50,6 +52,7 @@ _ONCE = b"\nFinishing this sample, then saving; once more stops at once.\n"
 )
 @click.option("--allow-quality-loss", is_flag=True, help="A less precise file or cache type may win.")
 @click.option("--rpc", default="", metavar="HOST:PORT,…", help="Remote devices that may take layers.")
+@with_options(reserve_option, no_memory_check_option)
 @with_options(demo_option, workload_option, set_option, engine_option, json_option, verbose_option)
 def command(*, rpc: str, as_json: bool, verbose: bool, storage: str, **options: Any) -> None:
     from tuner.cli.commands._progress import open_progress

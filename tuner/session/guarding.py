@@ -1,0 +1,70 @@
+"""What a run may take of memory: points that cannot fit are refused with the sum, and the measuring child is watched.
+
+Both can be overruled by the user, since an estimate may be wrong and memory that looks taken may come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from tuner.hardware import HardwareProfile
+from tuner.memory import Budget, find_budget, find_misfit
+from tuner.model import ModelSpec
+from tuner.runconfig import RunConfig
+from tuner.units import parse_bytes
+
+CEILING_SHARE: Final = 0.95
+"""Share of the memory it may have that the measuring child may hold."""
+_ENGINE_ALONE: Final = 2**28
+"""What an engine without a model may hold whatever the reserve, bytes: a refusal comes with its sum, not as a kill."""
+WAYS_ROUND: Final = "--no-memory-check tries it all the same, --reserve SIZE sets what is left free"
+"""The flags that overrule a refusal."""
+
+
+class MemoryRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user said about memory."""
+
+    reserve_bytes: int | None = None
+    """Left free for others in each memory, bytes; None: a twentieth, 1 GiB at most."""
+    checked: bool = True
+    """Points that need more than is available are refused unrun."""
+
+
+def read_rules(reserve: str, *, no_memory_check: bool) -> MemoryRules:
+    """The rules as given on a command line; "" for the usual reserve. Raises BadInputError for a size that is none."""
+    return MemoryRules(reserve_bytes=parse_bytes(reserve) if reserve else None, checked=not no_memory_check)
+
+
+def guard_memory(
+    models: tuple[ModelSpec, ...], machine: HardwareProfile, rules: MemoryRules
+) -> Callable[[RunConfig], str | None]:
+    """Says why a point does not fit, with the sum and the way round, before it is run.
+
+    None where it fits, cannot be known not to, or nobody asked.
+    """
+    budget: Budget = find_budget(machine, reserve_bytes=rules.reserve_bytes)
+    by_path = {spec.path: spec for spec in models}
+
+    def misfit(config: RunConfig) -> str | None:
+        found = find_misfit(by_path.get(config.model, models[0]), config, budget, machine=machine)
+        return None if found is None else f"{found.removesuffix('.')}; {WAYS_ROUND}"
+
+    return misfit if rules.checked else lambda _: None
+
+
+def find_ceiling(machine: HardwareProfile, rules: MemoryRules) -> int | None:
+    """Main memory that the measuring child may hold, bytes; None: unknown.
+
+    Below what is available, and below what the user's reserve leaves; where the check is overruled, below all that the machine
+    or the tightest cgroup has, so that not even then the machine itself goes down.
+    """
+    if not rules.checked:
+        whole = [size for size in (machine.memory.total_bytes, machine.limits.memory_limit_bytes) if size is not None]
+        return int(min(whole) * CEILING_SHARE) if whole else None
+    available = machine.limits.memory_available_bytes
+    if available is None:
+        return None
+    return min(int(available * CEILING_SHARE), max(_ENGINE_ALONE, available - (rules.reserve_bytes or 0)))
