@@ -115,7 +115,7 @@ def classify_memory(total_bytes: int | None) -> int | None:
 
     The kernel, the firmware and an integrated GPU keep a few percent of what is installed, and not the same at each boot, so
     that the amount told is always somewhat below the size bought. Rounding up to sizes a third apart puts every boundary
-    where no machine's amount wanders: at the size itself. Memory added within a step goes unnoticed (16 to 20 GiB does not).
+    where no machine's amount wanders: at the size itself. Memory added within a step goes unnoticed (20 to 24 GiB does).
     """
     if total_bytes is None:
         return None
