@@ -39,8 +39,8 @@ def explain_missing_simd(build: BuildFacts) -> list[str]:
     """Vector features of this CPU that the build leaves unused, and the ways out; [] when there are none.
 
     AMX stands apart: GCC's `_tile_loadconfig` tells the optimiser of only 8 of the 64 bytes it reads (seen in 12.2's header;
-    newer compilers have a built-in for it), so that llama.cpp's tile set-up is compiled to nothing and the first batch dies of an illegal
-    instruction. Such a build is worse than one without.
+    newer compilers have a built-in for it), so that llama.cpp's tile set-up is compiled to nothing and the first batch dies of
+    an illegal instruction. Such a build is worse than one without.
     """
     others = [name for name in build.missing_simd if not name.startswith("AMX")]
     amx = [name for name in build.missing_simd if name.startswith("AMX")]
