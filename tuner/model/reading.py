@@ -17,7 +17,7 @@ from tuner.model.labels import count_bytes, label_quant
 from tuner.model.layers import Blocks, describe_blocks
 from tuner.model.metadata import Facts
 from tuner.model.shards import ModelFiles, read_files
-from tuner.model.spec import ModelSpec
+from tuner.model.spec import LayerSpec, ModelSpec
 
 _BLOCK: Final = re.compile(r"blk\.(\d{1,6})\.")
 _EXPERT: Final = re.compile(r"blk\.\d+\.ffn_(up|down|gate|gate_up)_(ch|)exps")
@@ -66,6 +66,7 @@ def read_model(path: str | Path) -> ModelSpec:
         return _assemble(files, facts, weights, _NO_BLOCKS, depth)
     per_block = [weights.blocks.get(i, (0, 0)) for i in range(depth.n_layer)]
     blocks = describe_blocks(facts, depth.n_layer, depth.n_layer + depth.n_mtp, per_block)
+    blocks = msgspec.structs.replace(blocks, layers=_add_matrices(blocks.layers, files.tensors, depth.n_layer))
     return _assemble(files, facts, weights, blocks, depth)
 
 
@@ -118,6 +119,23 @@ def _sum_weights(tensors: tuple[TensorInfo, ...]) -> Weights:
         token_embd=named.get("token_embd.weight"),
         output=named.get("output.weight"),
         total=sum(tensor.n_bytes for tensor in tensors),
+    )
+
+
+def _add_matrices(layers: tuple[LayerSpec, ...], tensors: tuple[TensorInfo, ...], n_layer: int) -> tuple[LayerSpec, ...]:
+    """Formats block by block; a block that runs again reads the same matrices again."""
+    found: dict[tuple[int, bool], list[TensorInfo]] = {}
+    for tensor in tensors:
+        match = _BLOCK.match(tensor.name)
+        if match is not None and len(tensor.shape) > 1:
+            found.setdefault((int(match[1]), bool(_EXPERT.match(tensor.name))), []).append(tensor)
+    return tuple(
+        msgspec.structs.replace(
+            layer,
+            matrices=count_bytes(found.get((i % n_layer, False), ())),
+            expert_matrices=count_bytes(found.get((i % n_layer, True), ())),
+        )
+        for i, layer in enumerate(layers)
     )
 
 
@@ -206,6 +224,7 @@ def _assemble(files: ModelFiles, facts: Facts, weights: Weights, blocks: Blocks,
         token_embd_bytes=embd_bytes,
         token_embd_type=embd.type_name if embd else None,
         output_bytes=output_bytes,
+        output_type=output.type_name if output else None,
         tied_embeddings=embd is not None and output is None and not encoder,
         mtp_bytes=mtp_bytes,
         other_bytes=weights.total - embd_bytes - output_bytes - mtp_bytes - block_bytes,

@@ -41,6 +41,10 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of this block's tensors, experts included, exact."""
     expert_bytes: int = 0
     """Bytes of its routed experts' tensors, exact; 0 in a dense block."""
+    matrices: tuple[tuple[str, int], ...] = ()
+    """(format, bytes) of the matrices that every token meets, exact, also where a block runs again; () where nobody told."""
+    expert_matrices: tuple[tuple[str, int], ...] = ()
+    """(format, bytes) of its routed experts' matrices, exact."""
 
     @property
     def k_elements(self) -> int | None:
@@ -133,6 +137,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Its format; None: no such tensor."""
     output_bytes: int
     """Bytes of the output matrix, exact; 0 when the input embedding serves for both."""
+    output_type: str | None = None
+    """Its format; None: no such tensor."""
     tied_embeddings: bool
     """True when the output reuses the input embedding, which llama.cpp then copies to the output's device."""
     mtp_bytes: int

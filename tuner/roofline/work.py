@@ -1,0 +1,169 @@
+"""How much work one batch is: bytes of weights touched and operations, by device and format.
+
+The counts are those of the roofline model (Williams, Waterman, Patterson: Roofline, 2009): a multiplication and an addition for
+each weight and token, and each weight read once for all tokens of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from tuner.memory.record import HOST
+from tuner.model.ggml import TENSOR_TYPES
+from tuner.roofline.layout import History, Layout
+from tuner.runconfig import pad256
+
+OP_OFFLOAD_TOKENS: Final = 32
+"""From so many tokens on a device computes weights of main memory (GGML_OP_OFFLOAD_MIN_BATCH in llama.cpp)."""
+
+STATE_OPERATIONS: Final = 5
+"""For each state element and token: decay, outer product, their sum, read-out, its sum (ggml-cpu/ops.cpp, ssm_scan)."""
+
+_BITS: Final = {kind.name: 8 * kind.size / kind.block for kind in TENSOR_TYPES.values()}
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of one sequence within a batch."""
+
+    tokens: int
+    """How many."""
+    end: int
+    """Positions of the sequence in use once they are computed."""
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens computed at once."""
+
+    segments: tuple[Segment, ...]
+    """By sequence."""
+    outputs: int
+    """Tokens whose logits are wanted."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(segment.tokens for segment in self.segments)
+
+
+class WeightWork(msgspec.Struct, frozen=True, kw_only=True):
+    """Multiplying matrices of one format."""
+
+    device: str
+    """Where it is computed."""
+    format: str
+    """Tensor type."""
+    n_bytes: float
+    """Bytes touched."""
+    tokens: float
+    """Tokens that meet each touched matrix."""
+    fetched: float = 0.0
+    """Of the bytes, those that cross from main memory first."""
+
+    @property
+    def operations(self) -> float:
+        """2 × elements × tokens."""
+        return 2 * self.n_bytes * 8 / bits_of(self.format) * self.tokens
+
+
+class HistoryWork(msgspec.Struct, frozen=True, kw_only=True):
+    """Looking back, or carrying a state along."""
+
+    device: str
+    """Where it is computed."""
+    operations: float
+    """Multiplications and additions."""
+    n_bytes: float
+    """Bytes of K, V or state read (a state is written as well)."""
+
+
+def bits_of(form: str) -> float:
+    """Bits of one element of a tensor type; 16 for one that nobody knows."""
+    return _BITS.get(form, 16.0)
+
+
+def experts_touched(n_expert: int, used: int, tokens: float) -> float:
+    """Experts of a layer that `tokens` tokens need, each drawing `used` of `n_expert` evenly: E × (1 − (1 − k/E)^n).
+
+    The expectation of a draw without preference; a router that prefers some experts touches fewer.
+    """
+    return n_expert * (1 - (1 - min(used, n_expert) / n_expert) ** tokens)
+
+
+def count_weights(layout: Layout, tokens: int, outputs: int) -> tuple[WeightWork, ...]:
+    """Matrix work of a batch; the output matrix only meets the tokens whose logits are wanted."""
+    return tuple(_list_weights(layout, tokens, outputs))
+
+
+def _list_weights(layout: Layout, tokens: int, outputs: int) -> Iterator[WeightWork]:
+    for (device, form), size in layout.dense.items():
+        yield _place(layout, device, form, n_bytes=size, tokens=tokens, batch=tokens)
+    if layout.experts:
+        touched = experts_touched(layout.n_expert, layout.n_expert_used, tokens)
+        each = tokens * min(layout.n_expert_used, layout.n_expert) / touched
+        for (device, form), size in layout.experts.items():
+            yield _place(layout, device, form, n_bytes=size * touched / layout.n_expert, tokens=each, batch=tokens)
+    if layout.output is not None and outputs:
+        device, form, size = layout.output
+        yield _place(layout, device, form, n_bytes=size, tokens=outputs, batch=outputs)
+
+
+def _place(layout: Layout, device: str, form: str, *, n_bytes: float, tokens: float, batch: int) -> WeightWork:
+    if device == HOST and layout.helper is not None and batch >= OP_OFFLOAD_TOKENS:
+        return WeightWork(device=layout.helper, format=form, n_bytes=n_bytes, tokens=tokens, fetched=n_bytes)
+    return WeightWork(device=device, format=form, n_bytes=n_bytes, tokens=tokens)
+
+
+def count_history(layout: Layout, batch: Batch) -> tuple[HistoryWork, ...]:
+    """Attention of a batch: every token looks at all cells in use, padded to 256 (llama-kv-cache.cpp, get_n_kv)."""
+    return tuple(_attend(history, batch) for history in layout.histories)
+
+
+def _attend(history: History, batch: Batch) -> HistoryWork:
+    positions = [_positions(history, segment.end) for segment in batch.segments]
+    looks = sum(segment.tokens * seen for segment, seen in zip(batch.segments, positions, strict=True))
+    return HistoryWork(device=history.device, operations=looks * history.operations, n_bytes=sum(positions) * history.n_bytes)
+
+
+def _positions(history: History, end: int) -> int:
+    used = pad256(end)
+    return used if history.window_cells is None else min(used, history.window_cells)
+
+
+def count_states(layout: Layout, batch: Batch) -> tuple[HistoryWork, ...]:
+    """Recurrent layers: a state of fixed size for each sequence, read and written once a batch, changed by each token."""
+    return tuple(
+        HistoryWork(
+            device=device,
+            operations=float(STATE_OPERATIONS * elements * batch.tokens),
+            n_bytes=float(2 * 4 * elements * len(batch.segments)),
+        )
+        for device, elements in layout.state_elements.items()
+    )
+
+
+def cut_prompts(prompt: int, depth: int, slots: int, *, batch: int, ubatch: int) -> tuple[Batch, ...]:
+    """Micro-batches of all slots' prompts, read one after another: cut at `batch` tokens, these at `ubatch` (llama-batch.cpp).
+
+    Only the last token of each prompt gives logits.
+    """
+    total, found = prompt * slots, []
+    for start in range(0, total, batch):
+        stop = min(start + batch, total)
+        found += [_cut(a, min(a + ubatch, stop), prompt, depth) for a in range(start, stop, ubatch)]
+    return tuple(found)
+
+
+def _cut(start: int, stop: int, prompt: int, depth: int) -> Batch:
+    segments, outputs = [], 0
+    for slot in range(start // prompt, (stop - 1) // prompt + 1):
+        first, last = max(start, slot * prompt), min(stop, (slot + 1) * prompt)
+        outputs += last == (slot + 1) * prompt
+        segments.append(Segment(tokens=last - first, end=depth + last - slot * prompt))
+    return Batch(segments=tuple(segments), outputs=outputs)
+
+
+def step_batch(history: int, slots: int) -> Batch:
+    """One decode step: a token for each slot, whose `history` positions are in the cache already."""
+    return Batch(segments=(Segment(tokens=1, end=history + 1),) * slots, outputs=slots)
