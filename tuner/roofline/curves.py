@@ -70,7 +70,7 @@ def predict_slots(
 
 
 def find_batch_knee(model: ModelSpec, config: RunConfig, ceilings: Ceilings, *, most: int = MOST_SLOTS) -> int | None:
-    """Slots from which on most of the weights' time goes to computing, not to reading them; None where it never does up to `most`.
+    """Slots from which on most of the weights' time goes to computing, not to reading; None where it never does up to `most`.
 
     Until there a further slot shares the reading of the weights at nearly no cost; after it each one takes its own time. The
     history is left out: each slot reads its own, so it is never shared (Pope et al., Efficiently Scaling Transformer Inference,

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from tuner.errors import BadInputError
-from tuner.hardware.record import DeviceFacts, HardwareProfile
+from tuner.hardware.record import BuildFacts, CpuFacts, DeviceFacts, HardwareProfile, LimitFacts
 from tuner.memory.cache import row_bytes, settle_geometry
 from tuner.memory.placement import Placement, place_layers
 from tuner.memory.record import HOST
@@ -83,7 +83,7 @@ def lay_out(model: ModelSpec, config: RunConfig, ceilings: Ceilings) -> Layout:
     """Where everything is on the devices that `ceilings` know. Raises BadInputError where the file tells too little."""
     if model.n_layer is None or not model.layers:
         raise BadInputError(f"{model.name} does not say how many layers it has, so nothing can be predicted.", _SILENT_HINT)
-    placement = place_layers(model, config, _imagine_machine(ceilings))
+    placement = place_layers(model, config, imagine_machine(ceilings))
     dense, experts = _sum_matrices(model, config, placement)
     return Layout(
         dense=dense,
@@ -104,12 +104,19 @@ def lay_out(model: ModelSpec, config: RunConfig, ceilings: Ceilings) -> Layout:
     )
 
 
-def _imagine_machine(ceilings: Ceilings) -> HardwareProfile:
-    """Only devices with figures count, whatever else the machine has."""
+def imagine_machine(ceilings: Ceilings) -> HardwareProfile:
+    """A machine of which nothing is known but its ceilings: devices with figures count, whatever else there is."""
+    devices = tuple(
+        DeviceFacts(name=each.device, backend=each.device.rstrip("0123456789"), free_bytes=each.memory_bytes)
+        for each in ceilings.devices
+        if each.device != HOST
+    )
+    threads = max((each.threads for each in ceilings.fixed if each.device == HOST), default=1)
     return HardwareProfile(
-        devices=tuple(
-            DeviceFacts(name=each.device, free_bytes=each.memory_bytes) for each in ceilings.devices if each.device != HOST
-        )
+        cpu=CpuFacts(physical_cores=threads, logical_cpus=threads),
+        limits=LimitFacts(usable_threads=threads, usable_physical=threads),
+        devices=devices,
+        build=BuildFacts(supports_gpu_offload=bool(devices), devices=devices),
     )
 
 

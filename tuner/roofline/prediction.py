@@ -15,6 +15,7 @@ from tuner.model.reading import require_decoder
 from tuner.model.spec import ModelSpec
 from tuner.roofline.ceilings import Ceilings
 from tuner.roofline.figures import Figures
+from tuner.roofline.layout import imagine_machine
 from tuner.roofline.record import Basis, Estimate, PhasePrediction, Prediction, Resource
 from tuner.roofline.timing import BatchTimer, Part
 from tuner.roofline.work import cut_prompts, step_batch
@@ -53,6 +54,7 @@ class Predictor:
         self.ceilings = ceilings
         self.basis: Basis = "assumed" if ceilings.source == "data sheet" else "predicted"
         self._figures = Figures(ceilings)
+        self._machine = imagine_machine(ceilings)
 
     def predict(self, model: ModelSpec, config: RunConfig, workload: Workload) -> Prediction:
         """Both phases of one turn.
@@ -79,7 +81,7 @@ class Predictor:
             throughput_total=_invert(latency, slots * workload.output_tokens * 1e3),
             prefill=self._describe(prefill),
             decode=self._describe(step),
-            memory_bytes=estimate_footprint(model, config).total_bytes,
+            memory_bytes=estimate_footprint(model, config, machine=self._machine).total_bytes,
             notes=tuple(dict.fromkeys((*_list_doubts(prefill), *_list_doubts(decode), *self.ceilings.doubts))),
         )
 
