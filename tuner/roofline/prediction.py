@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, get_args
 
@@ -123,11 +123,11 @@ class Predictor:
         Calibrated figures err each by itself, so their variances add up. Those of a data sheet err together (one machine is
         better or worse than its sheet) and hold the model's error already, so their deviations add up.
         """
-        by_figure: Counter[tuple[str, str]] = Counter()
+        by_figure: dict[tuple[str, str], float] = defaultdict(float)
         for part in parts:
-            by_figure[part.figure, part.device] += part.seconds * part.spread  # type: ignore[assignment]
+            by_figure[part.figure, part.device] += part.seconds * part.spread
         if self.ceilings.source == "data sheet":
-            return float(by_figure.total())
+            return sum(by_figure.values())
         return math.sqrt(sum(each * each for each in by_figure.values()))
 
     def _estimate(self, phase: Phase, scale: float) -> Estimate:
@@ -136,14 +136,16 @@ class Predictor:
 
     def _describe(self, phase: Phase) -> PhasePrediction:
         seconds = phase.seconds or 1e-12
-        shares = {each: sum(part.seconds for part in phase.parts if part.resource == each) / seconds for each in RESOURCES}
+        shares: dict[Resource, float] = {
+            each: sum(part.seconds for part in phase.parts if part.resource == each) / seconds for each in RESOURCES
+        }
         bound = max(RESOURCES, key=lambda each: shares[each])
         operations = sum(part.operations for part in phase.parts)
         n_bytes = sum(part.n_bytes for part in phase.parts)
         return PhasePrediction(
             seconds=phase.seconds,
             bound=bound,
-            shares=dict(shares),
+            shares={str(name): share for name, share in shares.items()},
             attention_share=sum(part.seconds for part in phase.parts if part.cause in {"history", "state"}) / seconds,
             operations=operations,
             bytes_read=n_bytes,

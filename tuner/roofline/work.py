@@ -88,7 +88,8 @@ def experts_touched(n_expert: int, used: int, tokens: float) -> float:
 
     The expectation of a draw without preference; a router that prefers some experts touches fewer.
     """
-    return n_expert * (1 - (1 - min(used, n_expert) / n_expert) ** tokens)
+    missed: float = (1 - min(used, n_expert) / n_expert) ** tokens
+    return n_expert * (1 - missed)
 
 
 def count_weights(layout: Layout, tokens: int, outputs: int) -> tuple[WeightWork, ...]:
