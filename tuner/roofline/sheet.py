@@ -23,7 +23,7 @@ Backend = Literal["cpu", "cuda", "rocm", "vulkan", "metal", "sycl"]
 """The part of llama.cpp that drives it."""
 
 MOST_BYTES: Final = 65_536
-_NAME: Final = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 _REMEDY: Final = (
     "Copy a shipped machine and edit it: name, kind, backend, bandwidth_gbs and fp16_tflops (a CPU: fp32_tflops and cores)."
 )
@@ -42,7 +42,7 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One processor with its memory."""
 
-    name: _NAME
+    name: _Name
     """What `--machine` is given."""
     title: str = ""
     """Full name of the product; "" where the name says it all."""

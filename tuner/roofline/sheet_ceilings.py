@@ -1,0 +1,167 @@
+"""From a data sheet to ceilings: what `predict --machine` reckons with, in the same form as a calibration.
+
+Every figure is assumed: a published rate times a fitted efficiency. Its spread is the error that the fit made on devices it had
+not seen, so that 80 % intervals hold that error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tuner.memory.record import HOST
+from tuner.model.ggml import TENSOR_TYPES
+from tuner.roofline.ceilings import (
+    AttentionCeiling,
+    Ceilings,
+    DeviceCeiling,
+    Figure,
+    FixedCeiling,
+    FormatCeiling,
+    LinkCeiling,
+)
+from tuner.roofline.coefficients import (
+    Coefficients,
+    attend_seconds,
+    layer_seconds,
+    load_coefficients,
+    multiply_seconds,
+    read_seconds,
+)
+from tuner.roofline.sheet import Backend, Sheet
+
+TOKENS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+FORMATS: Final = tuple(
+    kind.name for kind in TENSOR_TYPES.values() if not kind.name.startswith(("I", "F64")) or kind.name[1] == "Q"
+)
+CACHE_TYPES: Final = ("f16", "q8_0", "q4_0")
+
+LINK_EFFICIENCY: Final = 0.8
+"""What copies reach of a PCIe link's raw rate: packet headers cost about a fifth (PCI-SIG; usual bandwidthTest results)."""
+
+LINK_LATENCY_S: Final = 2e-5
+"""One small copy with its synchronisation, s; a rule of thumb."""
+
+_LINK_SPREAD: Final = 0.3
+_DEVICE_NAMES: Final[dict[Backend, str]] = {
+    "cpu": HOST,
+    "cuda": "CUDA0",
+    "rocm": "ROCm0",
+    "vulkan": "Vulkan0",
+    "metal": "MTL0",
+    "sycl": "SYCL0",
+}
+_GIB: Final = 2**30
+
+
+def sheet_ceilings(sheet: Sheet, *, host: Sheet | None = None, fitted: Coefficients | None = None) -> Ceilings:
+    """Ceilings of the sheet's processor, with a CPU's sheet as `host` where layers may stay in main memory.
+
+    Raises BadInputError for a sheet without a compute rate.
+    """
+    known = fitted or load_coefficients()
+    sheets = (sheet,) if host is None or sheet.kind == "cpu" else (host, sheet)
+    notes = " ".join(each.note for each in sheets if each.note)
+    return Ceilings(
+        source="data sheet",
+        machine=sheet.name,
+        summary=" with ".join(each.title or each.name for each in reversed(sheets)),
+        devices=tuple(_roofs(each) for each in sheets),
+        formats=tuple(figure for each in sheets for figure in _formats(each, known)),
+        attention=tuple(figure for each in sheets for figure in _attention(each, known)),
+        fixed=tuple(figure for each in sheets for figure in _fixed(each, known)),
+        links=_links(sheets),
+        doubts=(notes,) if notes else (),
+    )
+
+
+def device_name(sheet: Sheet) -> str:
+    """How llama.cpp would list the processor."""
+    return _DEVICE_NAMES[sheet.backend]
+
+
+def _roofs(sheet: Sheet) -> DeviceCeiling:
+    memory = sheet.memory_gib
+    return DeviceCeiling(
+        device=device_name(sheet),
+        bandwidth=Figure(value=sheet.bandwidth_gbs.value * 1e9),
+        compute=Figure(value=sheet.tflops * 1e12),
+        memory_bytes=round(memory.value * _GIB) if memory else None,
+    )
+
+
+def _formats(sheet: Sheet, fitted: Coefficients) -> Iterator[FormatCeiling]:
+    for form in FORMATS:
+        reading = read_seconds(sheet, form, fitted)
+        for threads, share in _thread_counts(sheet):
+            multiplying = 2 * _elements_per_byte(form) * multiply_seconds(sheet, form, fitted, share=share)
+            for tokens in TOKENS:
+                yield FormatCeiling(
+                    device=device_name(sheet),
+                    format=form,
+                    threads=threads,
+                    tokens=tokens,
+                    seconds_per_byte=Figure(value=reading + tokens * multiplying, spread=_spread(sheet, tokens, fitted)),
+                )
+
+
+def _attention(sheet: Sheet, fitted: Coefficients) -> Iterator[AttentionCeiling]:
+    for cache in CACHE_TYPES:
+        for flash in (True, False):
+            for threads, share in _thread_counts(sheet):
+                for tokens in (1, *TOKENS[-1:]):
+                    value = attend_seconds(sheet, fitted, tokens=tokens, flash_attn=flash, share=share)
+                    yield AttentionCeiling(
+                        device=device_name(sheet),
+                        cache_type_k=cache,
+                        cache_type_v=cache,
+                        flash_attn=flash,
+                        threads=threads,
+                        tokens=tokens,
+                        seconds_per_op=Figure(value=value, spread=_spread(sheet, tokens, fitted)),
+                    )
+
+
+def _fixed(sheet: Sheet, fitted: Coefficients) -> Iterator[FixedCeiling]:
+    for threads, _ in _thread_counts(sheet):
+        for tokens in (1, TOKENS[-1]):
+            yield FixedCeiling(
+                device=device_name(sheet),
+                threads=threads,
+                tokens=tokens,
+                step_s=Figure(value=0.0),
+                layer_s=Figure(value=layer_seconds(sheet, fitted), spread=_spread(sheet, tokens, fitted)),
+                width=4096,
+            )
+
+
+def _links(sheets: tuple[Sheet, ...]) -> tuple[LinkCeiling, ...]:
+    return tuple(
+        LinkCeiling(
+            device=device_name(sheet),
+            bytes_per_s=Figure(value=sheet.link_gbs.value * 1e9 * LINK_EFFICIENCY, spread=_LINK_SPREAD),
+            latency_s=Figure(value=LINK_LATENCY_S, spread=_LINK_SPREAD),
+        )
+        for sheet in sheets
+        if sheet.link_gbs is not None
+    )
+
+
+def _thread_counts(sheet: Sheet) -> list[tuple[int, float]]:
+    """(threads, share of the cores); 0 threads where they mean nothing."""
+    if sheet.kind != "cpu" or sheet.cores is None:
+        return [(0, 1.0)]
+    cores = max(1, round(sheet.cores.value))
+    counts = {cores} | {2**power for power in range(10) if 2**power < cores}
+    return [(count, count / cores) for count in sorted(counts)]
+
+
+def _elements_per_byte(form: str) -> float:
+    kind = next(each for each in TENSOR_TYPES.values() if each.name == form)
+    return kind.block / kind.size
+
+
+def _spread(sheet: Sheet, tokens: int, fitted: Coefficients) -> float:
+    phase = "decode" if tokens <= TOKENS[3] else "prefill"
+    side = "cpu" if sheet.kind == "cpu" else "gpu"
+    return fitted.spread[f"{phase} {side}"]
