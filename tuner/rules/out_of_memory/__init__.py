@@ -1,0 +1,1 @@
+"""Rules for what does not fit into memory."""
