@@ -18,12 +18,17 @@ from tuner.rules.points import change_point, is_possible
 _RANK: Final[dict[Severity, int]] = {"stops": 0, "slows": 1, "hint": 2}
 _WHATEVER: Final = "machine"
 """Rules of this symptom are run whatever one feels."""
+_MEMORY: Final = "out-of-memory"
+"""Hints of other rules wait until what stops the model is removed."""
 
 
 def check_situation(situation: Situation, rules: Iterable[Rule] | None = None) -> tuple[Finding, ...]:
     """All findings, worst first; () where nothing is to be fixed. With a symptom, the rules that belong to it."""
     chosen = [rule for rule in (list_rules() if rules is None else rules) if _belongs(rule, situation)]
     found = [finding for rule in chosen for finding in rule.check(situation)]
+    if any(finding.severity == "stops" for finding in found):
+        about_memory = {rule.code for rule in chosen if _MEMORY in rule.symptoms}
+        found = [each for each in found if each.severity != "hint" or each.code in about_memory]
     return resolve_findings(situation, found)
 
 

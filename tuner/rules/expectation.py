@@ -15,6 +15,9 @@ NOTICEABLE: Final = 1.08
 """A predicted gain below this is not proposed: two predictions of one machine differ by some 5 % where the truth does not, and
 less than a twelfth is not felt."""
 
+_OWN_ERROR: Final = 0.5
+"""Share of a prediction's error that another point of the same file does not share (correlation 3/4)."""
+
 _LARGER_IS_BETTER: Final = frozenset({"throughput"})
 
 
@@ -26,7 +29,6 @@ def predict_point(situation: Situation, config: RunConfig) -> Prediction | None:
 def expect_gain(situation: Situation, changes: Mapping[str, Any], metric: str) -> Expected | None:
     """What `changes` should bring in `metric` (ttft, tpot, latency, throughput), from predictions of both points.
 
-    The 80 % interval takes the errors of the two as independent, which is wider than the truth: both rest on the same figures.
     None where either cannot be predicted.
     """
     before = predict_point(situation, situation.config)
@@ -35,12 +37,17 @@ def expect_gain(situation: Situation, changes: Mapping[str, Any], metric: str) -
 
 
 def compare_predictions(before: Prediction, after: Prediction, metric: str) -> Expected | None:
-    """How many times better `after` is than `before`; None where one lacks the metric."""
+    """How many times better `after` is than `before`; None where one lacks the metric.
+
+    The 80 % interval combines those of both. Between points of one file most of what a prediction gets wrong is wrong in both
+    and cancels; between two files less of it.
+    """
     old, new = before.estimate(metric), after.estimate(metric)
     if old is None or new is None or min(old.low, new.low) <= 0:
         return None
     ratio = new.value / old.value if metric in _LARGER_IS_BETTER else old.value / new.value
-    half = math.hypot(_half_width(old), _half_width(new))
+    own = _OWN_ERROR if before.config.model == after.config.model else 1.0
+    half = own * math.hypot(_half_width(old), _half_width(new))
     basis: Basis = "predicted" if (old.basis, new.basis) == ("predicted", "predicted") else "assumed"
     return Expected(metric=metric, ratio=ratio, low=ratio * math.exp(-half), high=ratio * math.exp(half), basis=basis)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tuner.hardware import HardwareProfile
-from tuner.rules.base import Evidence, Finding, Rule, Situation
+from tuner.rules.base import Evidence, Expected, Finding, Rule, Situation
 from tuner.rules.expectation import expect_gain
 
 
@@ -43,7 +43,6 @@ class ThreadsAboveCores(Rule):
         if not change:
             return ()
         above_limit = max(config.threads, config.threads_batch) > limits.usable_threads
-        metric = "tpot" if "threads" in change and config.parallel == 1 else "ttft"
         settings = " and ".join(f"{name} to {value}" for name, value in change.items())
         finding = Finding(
             code=self.code,
@@ -54,9 +53,15 @@ class ThreadsAboveCores(Rule):
             evidence=(*_tell_counts(situation), *_tell_limits(machine)),
             change=change,
             remedy=f"Set {settings}.",
-            expected=expect_gain(situation, change, metric),
+            expected=None if above_limit else _expect(situation, change),
         )
         return (finding,)
+
+
+def _expect(situation: Situation, change: dict[str, Any]) -> Expected | None:
+    """Only where the machine was calibrated with that many threads; beyond its limit nobody can say how bad it gets."""
+    expected = expect_gain(situation, change, "tpot" if situation.config.parallel == 1 else "ttft")
+    return expected if expected is not None and expected.ratio > 1 else None
 
 
 def _tell_counts(situation: Situation) -> tuple[Evidence, ...]:

@@ -17,8 +17,8 @@ class BuildWithoutSimd(Rule):
     compile it on this machine, which takes some minutes; the command is given. llama.cpp then chooses by itself.
 
     When this is wrong: a virtual machine may show vector units and run them slowly, and for formats that llama.cpp has no
-    special code for the newest units bring nothing. AMX stands apart: with an older GCC (12.2 among them) a build that uses it crashes,
-    which is why it may have been left out on purpose.
+    special code for the newest units bring nothing. AMX stands apart: with an older GCC (12.2 among them) a build that uses it
+    crashes, which is why it may have been left out on purpose.
     """
 
     code: ClassVar[str] = "PRE05"
