@@ -16,6 +16,7 @@ from tuner.engines.base import RuntimeFacts
 from tuner.errors import InterruptedRunError
 from tuner.measure.record import Measurement, Outcome, Sample
 from tuner.objective import parse_goals, parse_limit
+from tuner.roofline.record import Estimate, PhasePrediction, Prediction
 from tuner.runconfig import EffectiveFacts, RunConfig, resolve_effective
 from tuner.study.request import KeyFacts, StudyRequest
 from tuner.workload import Workload
@@ -82,6 +83,35 @@ def cost_of(config: RunConfig) -> tuple[float, float]:
     cache = {"f16": 0.0, "q8_0": 0.04}.get(config.cache_type_k, 0.1)
     model = {"a.gguf": 1.0, "b.gguf": 0.7, "c.gguf": 0.5}.get(config.model.rsplit("/", 1)[-1], 1.0)
     return 200.0 * (1 + batch_threads + ubatch + attention + cache), 20.0 * model * (1 + threads + attention / 2 + cache)
+
+
+PHASE = PhasePrediction(
+    seconds=1.0, bound="compute", shares={}, attention_share=0.0, operations=1.0, bytes_read=1.0, intensity=1.0, ridge=1.0,
+    reached=1.0,
+)  # fmt: skip
+
+
+def make_predict(cost, *, workload=WORKLOAD, spread=0.1):
+    """A predictor that tells (TTFT, TPOT) in ms as `cost` has it; None where that says None."""
+
+    def predict(config) -> Prediction | None:
+        told = cost(config)
+        if told is None:
+            return None
+        ttft, tpot = told
+        figures = {"ttft": ttft, "tpot": tpot, "latency": ttft + (workload.output_tokens - 1) * tpot}
+        figures |= {"throughput": config.parallel * 1000 / tpot, "throughput_total": config.parallel * 1000 / tpot}
+        estimates = {name: _make_estimate(value, spread) for name, value in figures.items()}
+        return Prediction(
+            config=config, workload=workload, source="calibrated", machine="box", prefill=PHASE, decode=PHASE,
+            memory_bytes=config.ctx_size * 1000, **estimates,
+        )  # fmt: skip
+
+    return predict
+
+
+def _make_estimate(value: float, spread: float) -> Estimate:
+    return Estimate(value=value, low=value * math.exp(-1.28 * spread), high=value * math.exp(1.28 * spread))
 
 
 class FakeClock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
@@ -12,6 +13,8 @@ from tuner.objective import Goal, Limit
 from tuner.workload import Workload
 
 if TYPE_CHECKING:
+    from tuner.roofline.record import Prediction
+    from tuner.runconfig import RunConfig
     from tuner.space.searchspace import SearchSpace
 
 StrategyName = Literal["physics", "tpe", "random"]
@@ -65,8 +68,8 @@ class StudyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A less precise file may win."""
     origin: str = ""
     """What the front end was asked, in its own words, kept so that a resume needs the name alone."""
-    patience: int = 8
-    """Sampled trials without a better one before the search ends."""
+    predict: Callable[[RunConfig], Prediction | None] | None = None
+    """What a point should do before it is run; None without a calibration. No part of what makes a study the same."""
 
     @property
     def title(self) -> str:

@@ -86,3 +86,9 @@ def plan_full(request: StudyRequest, *, samples: int = _THOROUGH_SAMPLES, fresh:
     _, decode = needed_phases(request.goals, request.limits)
     n_out = request.workload.output_tokens
     return Plan(samples=samples, prefill=True, decode_tokens=n_out if decode else min(n_out, SHORT_DECODE), fresh=fresh)
+
+
+def is_full_length_short(request: StudyRequest) -> bool:
+    """Whether a run that only screens is as long as a full one, so that their figures compare."""
+    short, full = plan_short(request), plan_full(request)
+    return (short.prefill, short.decode_tokens) == (full.prefill, full.decode_tokens)

@@ -1,0 +1,48 @@
+"""Which candidate to run next, or that none is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import numpy as np
+
+from tuner.study.surrogate import Outlook
+
+NOTICEABLE: Final = 0.01
+"""A share of the goal below which a difference is not worth a changed setting."""
+_SURE: Final = 2.5
+"""Standard deviations of optimism that a point is granted before it is left out."""
+_WORTHWHILE: Final = 0.001
+"""Expected improvement, as a share of the goal, below which no further run is worth its time."""
+_ALIKE: Final = 0.98
+"""Candidates that promise this share of the most are told apart by how simple they are."""
+_POSSIBLE: Final = 0.01
+"""A candidate less likely than this to keep the limits is not run."""
+
+
+def choose_next(outlook: Outlook, seen: Collection[int], allowed: Collection[int], changes: Sequence[int]) -> int | None:
+    """The row of the candidate to run, None when the optimistic bound of none beats what was seen, or by too little.
+
+    `seen` rows have figures, `allowed` ones may be run; `changes` counts each row's differences from the default. After the
+    first point comes the best by expectation; from then on the one from which most improvement is to be expected.
+    """
+    rows = np.array(sorted(row for row in allowed if outlook.feasible[row] > _POSSIBLE), dtype=np.int64)
+    if not len(rows):
+        return None
+    kept = [row for row in seen if outlook.feasible[row] > 0.5]
+    if not kept:
+        return _pick(rows, outlook.feasible[rows], changes)
+    best = min(float(outlook.mean[row]) for row in kept)
+    hopeful = rows[outlook.mean[rows] - _SURE * outlook.sd[rows] < best - NOTICEABLE]
+    if not len(hopeful):
+        return None
+    if len(seen) == 1:
+        return int(hopeful[np.argmin(outlook.mean[hopeful])])
+    gains = outlook.improvement(best)[hopeful]
+    return _pick(hopeful, gains, changes) if gains.max() >= _WORTHWHILE else None
+
+
+def _pick(rows: np.ndarray[tuple[int], np.dtype[np.int64]], merit: np.ndarray, changes: Sequence[int]) -> int:
+    near = rows[merit >= _ALIKE * merit.max()]
+    return int(min(near, key=lambda row: (changes[row], row)))
