@@ -77,6 +77,27 @@ def format_ratio(value: float | None) -> str:
     return NA_TEXT if value is None else f"{value:.2f}×"
 
 
+def format_amount(value: float | str, unit: str) -> str:
+    """A value in the unit that a record names: (0.25, "share") -> "25 %", (512, "tokens") -> "512 tokens"; text as it is."""
+    if isinstance(value, str):
+        return value
+    match unit:
+        case "ms":
+            return format_ms(value)
+        case "bytes":
+            return format_bytes(value)
+        case "tok/s":
+            return format_rate(value)
+        case "share":
+            return f"{value:.0%}".replace("%", " %")
+        case "times":
+            return format_ratio(value)
+        case "parameters":
+            return f"{format_count(value)} parameters"
+        case _:
+            return f"{value:,.0f} {unit}" if abs(value) >= 100 or value == int(value) else f"{_short(value)} {unit}"
+
+
 def format_interval(low: float | None, high: float | None) -> str:
     """A 95 % interval of a ratio: "[1.20, 1.27]"."""
     return NA_TEXT if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
@@ -96,14 +117,16 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Text such as "10m", "90s", "1h", "1h30m" or "250ms" as seconds; a bare number is seconds.
+    """Text such as "10m", "90s", "1h", "1h30m" or "250ms" as seconds.
 
-    Raises BadInputError for anything else and for a duration of 0.
+    Raises BadInputError for anything else, for a number without a unit and for a duration of 0.
     """
     stripped = text.strip().lower().replace(" ", "")
-    pieces = re.findall(rf"{_NUMBER}(ms|min|s|m|h)?", stripped)
+    if re.fullmatch(_NUMBER, stripped):
+        raise BadInputError(f"{text!r} has no unit.", f"Write {stripped}ms, {stripped}s or {stripped}m.")
+    pieces = re.findall(rf"{_NUMBER}(ms|min|s|m|h)", stripped)
     rebuilt = "".join(number + unit for number, unit in pieces)
-    seconds = sum(float(number) * _SECONDS[unit or "s"] for number, unit in pieces)
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in pieces)
     if not pieces or rebuilt != stripped or not math.isfinite(seconds) or seconds <= 0:
         raise BadInputError(f"{text!r} is not a duration.", "Write it like 90s, 10m or 1h30m.")
     return seconds

@@ -18,6 +18,9 @@ less than a twelfth is not felt."""
 _OWN_ERROR: Final = 0.5
 """Share of a prediction's error that another point of the same file does not share (correlation 3/4)."""
 
+_ALIKE: Final = 1.03
+"""Candidates nearer than this in their predicted gain are told apart by preference."""
+
 _LARGER_IS_BETTER: Final = frozenset({"throughput"})
 
 
@@ -57,7 +60,7 @@ def find_best_change(
 ) -> tuple[dict[str, Any], Expected] | None:
     """The possible change with the largest predicted gain; None where none reaches `least`.
 
-    Of near equals (1 %) the first is taken, so candidates are told in order of preference.
+    Of near equals (3 %) the first is taken, so candidates are told in order of preference.
     """
     found: tuple[dict[str, Any], Expected] | None = None
     for changes in candidates:
@@ -66,7 +69,7 @@ def find_best_change(
         expected = expect_gain(situation, changes, metric)
         if expected is None or expected.ratio < least:
             continue
-        if found is None or expected.ratio > found[1].ratio * 1.01:
+        if found is None or expected.ratio > found[1].ratio * _ALIKE:
             found = dict(changes), expected
     return found
 
