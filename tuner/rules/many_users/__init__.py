@@ -1,0 +1,1 @@
+"""Rules for several users at once."""
