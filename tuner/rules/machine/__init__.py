@@ -1,0 +1,1 @@
+"""Rules for what is wrong with the machine, whatever one feels."""
