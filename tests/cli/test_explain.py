@@ -30,7 +30,13 @@ def test_flags_as_llama_cpp_spells_them_are_understood(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("flux_capacitor", "There are model, n_gpu_layers"), ("thread", "Did you mean threads?")]
+    ("name", "said"),
+    [
+        ("flux_capacitor", "There are model, n_gpu_layers"),
+        ("flux_capacitor", "DEC01, DEC02"),
+        ("thread", "Did you mean threads?"),
+        ("pre99", "Did you mean PRE09?"),
+    ],
 )
 def test_an_unknown_name_lists_what_exists(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 2, one line on stderr, nothing on stdout."""
@@ -39,3 +45,11 @@ def test_an_unknown_name_lists_what_exists(name: str, said: str, capsys: pytest.
     assert said in heard.err
     assert heard.err.count("\n") == 1
     assert heard.out == ""
+
+
+def test_a_rule_is_explained_by_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """In small letters too, with the symptoms it belongs to."""
+    assert run(["explain", "--json", "pre02"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["code"], document["symptoms"]) == ("PRE02", ["slow-start"])
+    assert "When this is wrong" in document["manual"]

@@ -110,3 +110,22 @@ def test_figures_are_told_with_their_unit() -> None:
     assert units.format_ratio(1.2345) == "1.23×"
     assert units.format_interval(1.2, 1.27) == "[1.20, 1.27]"
     assert units.format_ms(None) == units.format_rate(None) == units.format_ratio(None) == "n/a"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (12.345, "ms", "12.3 ms"),
+        (2**30, "bytes", "1 GiB"),
+        (0.256, "share", "26 %"),
+        (2.5, "times", "2.50×"),
+        (50.0, "tok/s", "50 tok/s"),
+        (16_000, "tokens", "16,000 tokens"),
+        (0.125, "CPUs", "0.125 CPUs"),
+        (1e9, "parameters", "1B parameters"),
+        ("AVX2", "", "AVX2"),
+    ],
+)
+def test_amounts_are_told_in_the_unit_they_name(value: float | str, unit: str, text: str) -> None:
+    """Text is told as it is."""
+    assert units.format_amount(value, unit) == text

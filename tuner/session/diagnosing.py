@@ -1,0 +1,267 @@
+"""`diagnose`: machine, model, workload and settings become a situation; the checklist answers; its proposals may be tried."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import msgspec
+
+from tuner.engines.registry import find_engine
+from tuner.errors import BadInputError, InterruptedRunError, NothingFeasibleError, UsageError
+from tuner.hardware import HardwareProfile, profile_machine
+from tuner.measure.record import Measurement
+from tuner.measure.stop import Stop
+from tuner.memory import find_budget, find_misfit
+from tuner.model import ModelSpec, read_model
+from tuner.roofline.ceilings import Ceilings
+from tuner.roofline.prediction import Predictor
+from tuner.roofline.record import Prediction
+from tuner.rules.base import Finding, Situation, Symptom
+from tuner.rules.checking import check_situation
+from tuner.runconfig import RunConfig
+from tuner.session.checking import check_budget, read_models
+from tuner.session.guarding import MemoryRules, read_rules
+from tuner.session.predicting import FindFigures
+from tuner.session.request import DEFAULT_ENGINE
+from tuner.session.trying import Trier
+from tuner.session.tuning import open_measurer
+from tuner.space import SpaceSituation, build_space, parse_settings
+from tuner.units import parse_duration
+from tuner.workload import Workload, load_workload
+
+MOST_SIBLINGS: Final = 24
+"""Files beside the model whose headers are read."""
+LEAST_TRYING_S: Final = 30.0
+"""For trying changes where calibrating took most of the budget, s."""
+
+Tell = Callable[[str], None]
+
+
+class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be diagnosed, as the user asked for it."""
+
+    models: tuple[str, ...] = ()
+    """One GGUF file; those beside it count as other formats where they are."""
+    demo: bool = False
+    """The model of the demo extra in place of `models`."""
+    workload: str = "chat"
+    """Name of a preset, or a YAML file."""
+    settings: tuple[str, ...] = ()
+    """KEY=VALUE: what differs from the default."""
+    symptom: str = ""
+    """What the user feels; "" for the whole checklist."""
+    promise_ttft: str = ""
+    """First token within this time, such as 2s; "": no promise."""
+    verify: bool = False
+    """Try each proposed change."""
+    budget: str = "100s"
+    """Wall time for all of it when changes are tried."""
+    engine: str = DEFAULT_ENGINE
+    """What runs the model."""
+    reserve: str = ""
+    """Memory left free for others, such as 2GiB; "" for the usual share."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checklist says."""
+
+    findings: tuple[Finding, ...]
+    """Worst first; empty where nothing is to be fixed."""
+    model: ModelSpec
+    """The file in question."""
+    workload: Workload
+    """What is to be fast."""
+    config: RunConfig
+    """The effective settings in question."""
+    prediction: Prediction | None
+    """Of those settings; None without a calibration."""
+    measurement: Measurement | None
+    """Of those settings, from the trials; None where nothing was tried."""
+    notes: tuple[str, ...]
+    """What a reader should know."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request whose every part means something."""
+
+    spec: ModelSpec
+    """The file in question."""
+    workload: Workload
+    """What is to be fast."""
+    settings: dict[str, Any]
+    """What differs from the default."""
+    symptom: Symptom | None
+    """What the user feels; None: nothing was said."""
+    promise_ms: float | None
+    """First token within this time, ms; None: no promise."""
+    budget_s: float
+    """Wall time for all of it, s."""
+    memory: MemoryRules
+    """What may be taken of memory."""
+
+
+def diagnose(
+    request: DiagnoseRequest,
+    *,
+    tell: Tell,
+    stop: Stop,
+    find_figures: FindFigures,
+    profile: Callable[[], HardwareProfile] = profile_machine,
+    clock: Callable[[], float] = time.monotonic,
+) -> Diagnosis:
+    """Run the checklist; with `verify`, try what it proposes. Raises UsageError, BadInputError, or InterruptedRunError.
+
+    Without figures (`find_figures` raises NothingFeasibleError) the rules that need predictions are silent, and a note says so.
+    """
+    began = clock()
+    asked = check_request(request)
+    machine = profile()
+    ceilings = _find_ceilings(request, machine, find_figures)
+    situation = form_situation(asked, machine, ceilings)
+    findings = check_situation(situation)
+    notes = () if ceilings is not None else (_NO_FIGURES,)
+    trier = None
+    if request.verify and any(finding.change for finding in findings):
+        left = max(LEAST_TRYING_S, asked.budget_s - (clock() - began))
+        with open_measurer(request.engine, machine, stop=stop, rules=asked.memory) as measurer:
+            trier = Trier(situation, measurer, budget_s=left, tell=tell, clock=clock)
+            findings = trier.try_findings(findings)
+    if stop.requested:
+        raise InterruptedRunError("Stopped before the checklist was through.", "Run it again.")
+    return Diagnosis(
+        findings=findings,
+        model=asked.spec,
+        workload=asked.workload,
+        config=situation.config,
+        prediction=situation.predict(asked.spec, situation.config, asked.workload),
+        measurement=trier.baseline if trier else None,
+        notes=(*notes, *(trier.notes if trier else ())),
+    )
+
+
+_NO_FIGURES: Final = (
+    "this machine is not calibrated, so gains cannot be predicted and rules that need predictions are silent; "
+    "`rooftune calibrate` changes that"
+)
+
+
+def _find_ceilings(request: DiagnoseRequest, machine: HardwareProfile, find_figures: FindFigures) -> Ceilings | None:
+    """A pretended machine has no figures: those of the real one say nothing about it."""
+    if request.engine == _PRETENDED:
+        return None
+    try:
+        return find_figures(machine)
+    except NothingFeasibleError:
+        return None
+
+
+_PRETENDED: Final = "simulated"
+
+
+def check_request(request: DiagnoseRequest) -> Asked:
+    """The request with its parts read. Raises UsageError or BadInputError."""
+    workload = load_workload(request.workload)
+    find_engine(request.engine)
+    symptom = _check_symptom(request.symptom)
+    promise = parse_duration(request.promise_ttft) * 1000 if request.promise_ttft else None
+    memory = read_rules(request.reserve, no_memory_check=False)
+    settings = parse_settings(request.settings)
+    budget_s = check_budget(request.budget)
+    models = read_models(request.models, demo=request.demo)
+    if len(models) > 1:
+        raise UsageError("diagnose takes one model file.", "Files beside it are taken into account by themselves.")
+    return Asked(
+        spec=models[0],
+        workload=workload,
+        settings=settings,
+        symptom=symptom,
+        promise_ms=promise,
+        budget_s=budget_s,
+        memory=memory,
+    )
+
+
+def form_situation(asked: Asked, machine: HardwareProfile, ceilings: Ceilings | None) -> Situation:
+    """Everything that rules may look at. Raises BadInputError for settings that cannot run."""
+    spec, siblings = asked.spec, find_siblings(asked.spec)
+    space = SpaceSituation(hardware=machine, models=(spec,), workload=asked.workload, goals=("latency",))
+    budget = find_budget(machine, reserve_bytes=asked.memory.reserve_bytes)
+    files = {each.path: each for each in (spec, *siblings)}
+
+    def misfit(config: RunConfig) -> str | None:
+        return find_misfit(files.get(config.model, spec), config, budget, machine=machine)
+
+    return Situation(
+        hardware=machine,
+        model=spec,
+        siblings=siblings,
+        workload=asked.workload,
+        config=build_space(space, fixed=asked.settings).baseline,
+        budget=budget,
+        find_misfit=misfit,
+        ceilings=ceilings,
+        predict=open_predictor(ceilings),
+        symptom=asked.symptom,
+        promise_ttft_ms=asked.promise_ms,
+    )
+
+
+def open_predictor(ceilings: Ceilings | None) -> Callable[[ModelSpec, RunConfig, Workload], Prediction | None]:
+    """Predictions from these figures, each worked out once; None for what they do not cover."""
+    if ceilings is None:
+        return lambda _model, _config, _workload: None
+    predictor = Predictor(ceilings)
+
+    @cache
+    def predict(model: ModelSpec, config: RunConfig, workload: Workload) -> Prediction | None:
+        try:
+            return predictor.predict(model, config, workload)
+        except BadInputError:
+            return None
+
+    return predict
+
+
+def find_siblings(spec: ModelSpec) -> tuple[ModelSpec, ...]:
+    """Other formats of the same model in the same folder, most precise first; files that cannot be read are passed over."""
+    path = Path(spec.path)
+    found: dict[str, ModelSpec] = {}
+    for each in _list_neighbours(path):
+        try:
+            other = read_model(each)
+        except BadInputError:
+            continue
+        if _is_same_model(spec, other):
+            found.setdefault(other.identity, other)
+    return tuple(sorted(found.values(), key=lambda other: (-other.bits_per_weight, other.path)))
+
+
+def _list_neighbours(path: Path) -> Sequence[Path]:
+    try:
+        files = sorted(each for each in path.parent.glob("*.gguf") if each != path and each.is_file())
+    except OSError:
+        return ()
+    return files[:MOST_SIBLINGS]
+
+
+def _is_same_model(spec: ModelSpec, other: ModelSpec) -> bool:
+    """Same shape and number of weights (a tied output that one file repeats may differ), and the other is whole."""
+    shape = (spec.architecture, spec.n_layer, spec.n_embd, spec.n_vocab)
+    if (other.architecture, other.n_layer, other.n_embd, other.n_vocab) != shape or other.path == spec.path:
+        return False
+    return abs(other.parameters - spec.parameters) <= 0.2 * spec.parameters and other.identity != spec.identity
+
+
+def _check_symptom(name: str) -> Symptom | None:
+    known = [symptom for symptom in get_args(Symptom) if symptom != "machine"]
+    for symptom in known:
+        if symptom == name:
+            found: Symptom = symptom
+            return found
+    if name:
+        raise UsageError(f"There is no symptom {name!r}.", f"Use one of {', '.join(known)}.")
+    return None
