@@ -10,6 +10,7 @@ import msgspec
 
 from tuner.errors import BadInputError, NothingFeasibleError, UsageError
 from tuner.hardware import HardwareProfile, profile_machine
+from tuner.measure.stop import Stop
 from tuner.memory import Budget, Footprint, estimate_footprint, explain_misfit, find_budget, largest_context
 from tuner.model import ModelSpec, demo_model_path, read_model, require_decoder, resolve_models
 from tuner.objective import LARGER_IS_BETTER, Goal, parse_goals
@@ -181,7 +182,7 @@ def imagine_place(name: str) -> Place:
     return Place(machine=machine, budget=Budget(host_bytes=memories.get("CPU"), devices=devices), ceilings=ceilings)
 
 
-def find_stored_figures(machine: HardwareProfile, *, may_calibrate: bool, say: Say, stop: Any = None) -> Ceilings:
+def find_stored_figures(machine: HardwareProfile, *, may_calibrate: bool, say: Say, stop: Stop | None = None) -> Ceilings:
     """The machine's own calibration; measured first where there is none yet.
 
     Raises NothingFeasibleError where it may not be measured.
@@ -194,8 +195,7 @@ def find_stored_figures(machine: HardwareProfile, *, may_calibrate: bool, say: S
     if not may_calibrate:
         raise NothingFeasibleError(NO_CALIBRATION, "Run `rooftune calibrate`, or leave --no-calibrate out.")
     say("This machine is not calibrated yet; this is done first and takes about a minute.")
-    measured: Ceilings = calibrate(machine, tell=say, stop=stop)
-    return measured
+    return calibrate(machine, tell=say, stop=stop)
 
 
 def _find_place(machine: HardwareProfile, find_figures: FindFigures) -> Place:
