@@ -12,6 +12,8 @@ from tests.roofline.models import MIB
 from tuner.errors import BadInputError
 from tuner.roofline.layout import Layout, lay_out
 from tuner.roofline.work import (
+    Batch,
+    Segment,
     count_history,
     count_states,
     count_weights,
@@ -71,8 +73,22 @@ def test_attention_counts_query_heads_while_the_cache_holds_kv_heads() -> None:
 
 @pytest.mark.parametrize(("history", "positions"), [(0, 256), (255, 256), (256, 512), (1000, 1024)])
 def test_positions_are_padded_to_256(history: int, positions: int) -> None:
+    (found,) = count_history(layout(models.model(), PLAIN.replace(flash_attn="off")), step_batch(history, 1))
+    assert found.operations == positions * 2 * 2 * 8 * 128
+
+
+@pytest.mark.parametrize(("history", "positions"), [(0, 1), (99, 100), (255, 256), (256, 512), (1000, 1024)])
+def test_flash_attention_on_the_processor_skips_what_is_hidden(history: int, positions: int) -> None:
+    """From 512 cells on, padded ones are shared out to the threads as well."""
     (found,) = count_history(layout(models.model()), step_batch(history, 1))
     assert found.operations == positions * 2 * 2 * 8 * 128
+
+
+def test_flash_attention_on_the_processor_is_causal_within_a_batch() -> None:
+    """Tokens at positions 101 to 104 see 101 + 102 + 103 + 104."""
+    batch = Batch(segments=(Segment(tokens=4, end=104),), outputs=1)
+    (found,) = count_history(layout(models.model()), batch)
+    assert found.operations == 410 * 2 * 2 * 8 * 128
 
 
 def test_kv_heads_may_differ_layer_by_layer() -> None:

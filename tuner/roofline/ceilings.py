@@ -63,6 +63,8 @@ class AttentionCeiling(msgspec.Struct, frozen=True, kw_only=True):
     """Threads at work; 0 where they mean nothing."""
     tokens: int
     """n: query tokens computed at once."""
+    head_size: int = 0
+    """Length of the keys that it was taken at, elements; 0 where it holds for all."""
     seconds_per_op: Figure
     """Seconds per operation, over all n tokens together (so an n-token batch costs n × operations of one × this)."""
 

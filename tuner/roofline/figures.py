@@ -46,7 +46,7 @@ class Figures:
 
     def __init__(self, ceilings: Ceilings) -> None:
         self._formats: dict[str, dict[str, Family]] = {}
-        self._attention: dict[str, dict[CacheKey, Family]] = {}
+        self._attention: dict[str, dict[CacheKey, dict[int, Family]]] = {}
         self._steps: dict[str, Family] = {}
         self._layers: dict[str, Family] = {}
         self._devices = {each.device: each for each in ceilings.devices}
@@ -60,7 +60,8 @@ class Figures:
             _add(self._formats.setdefault(f.device, {}).setdefault(f.format, {}), f.threads, f.tokens, f.seconds_per_byte)
         for a in ceilings.attention:
             key = (a.cache_type_k, a.cache_type_v, a.flash_attn)
-            _add(self._attention.setdefault(a.device, {}).setdefault(key, {}), a.threads, a.tokens, a.seconds_per_op)
+            heads = self._attention.setdefault(a.device, {}).setdefault(key, {})
+            _add(heads.setdefault(a.head_size, {}), a.threads, a.tokens, a.seconds_per_op)
         for x in ceilings.fixed:
             _add(self._steps.setdefault(x.device, {}), x.threads, x.tokens, x.step_s)
             _add(self._layers.setdefault(x.device, {}), x.threads, x.tokens, x.layer_s)
@@ -84,14 +85,21 @@ class Figures:
             self._answers[key] = figure if nearest == form else widen(figure, STAND_IN_SPREAD, note)
         return self._answers[key]
 
-    def attention(self, device: str, config: RunConfig, *, flash_attn: bool, threads: int, tokens: float) -> Figure:
-        """Seconds per operation of attention. Raises BadInputError without any figure for the device."""
+    def attention(
+        self, device: str, config: RunConfig, *, flash_attn: bool, threads: int, tokens: float, head_size: int = 0
+    ) -> Figure:
+        """Seconds per operation of attention. Raises BadInputError without any figure for the device.
+
+        Between calibrated head sizes the smaller one counts: what does not fill a vector unit is computed one by one.
+        """
         wanted: CacheKey = (config.cache_type_k, config.cache_type_v, flash_attn)
-        key = ("attention", device, wanted, threads, tokens)
+        key = ("attention", device, wanted, threads, tokens, head_size)
         if key not in self._answers:
             known = _require(self._attention.get(device), device)
             nearest = wanted if wanted in known else min(known, key=lambda each: _cache_distance(each, wanted))
-            figure = look_up(known[nearest], threads, tokens, beyond="level")
+            heads = known[nearest]
+            head = max((each for each in heads if each <= head_size), default=min(heads))
+            figure = look_up(heads[head], threads, tokens, beyond="level")
             note = f"{_name_cache(wanted)} was not calibrated: {_name_cache(nearest)} stands in for it."
             self._answers[key] = figure if nearest == wanted else widen(figure, STAND_IN_SPREAD, note)
         return self._answers[key]

@@ -16,7 +16,7 @@ import msgspec
 
 from tuner.errors import BadInputError
 from tuner.hardware.record import BuildFacts, CpuFacts, DeviceFacts, HardwareProfile, LimitFacts
-from tuner.memory.cache import row_bytes, settle_geometry
+from tuner.memory.cache import attends_flash, row_bytes, settle_geometry
 from tuner.memory.placement import Placement, place_layers
 from tuner.memory.record import HOST
 from tuner.model.spec import LayerSpec, ModelSpec
@@ -42,6 +42,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """Multiplications and additions of one token for one position, over these layers."""
     n_bytes: float
     """Bytes of K and V of one position, over these layers."""
+    head_size: int = 0
+    """Length of their keys, elements; 0: unknown."""
+    skips: bool = False
+    """Positions that a token may not see cost nothing (the processor's flash attention leaves them out)."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +163,8 @@ def _find_output(model: ModelSpec, placement: Placement) -> tuple[str, str, floa
 
 def _list_histories(model: ModelSpec, config: RunConfig, placement: Placement) -> tuple[History, ...]:
     window = _find_window(model, config)
-    sums: dict[tuple[str, int | None], list[float]] = {}
+    flash = attends_flash(model, config)
+    sums: dict[tuple[str, int | None, int], list[float]] = {}
     for i, layer in enumerate(model.layers):
         if layer.kind not in _LOOKING:
             continue
@@ -167,12 +172,20 @@ def _list_histories(model: ModelSpec, config: RunConfig, placement: Placement) -
         if source is None:
             continue
         device = HOST if config.no_kv_offload else placement.blocks[i]
-        group = sums.setdefault((device, window if source.kind == "sliding" else None), [0.0, 0.0])
+        cells = window if source.kind == "sliding" else None
+        group = sums.setdefault((device, cells, source.key_length or 0), [0.0, 0.0])
         group[0] += _operations_of(model, layer, source)
         group[1] += _bytes_of(model, source, config)
     return tuple(
-        History(device=device, window_cells=cells, operations=operations, n_bytes=n_bytes)
-        for (device, cells), (operations, n_bytes) in sums.items()
+        History(
+            device=device,
+            window_cells=cells,
+            operations=operations,
+            n_bytes=n_bytes,
+            head_size=head_size,
+            skips=flash and device == HOST,
+        )
+        for (device, cells, head_size), (operations, n_bytes) in sums.items()
     )
 
 

@@ -100,15 +100,17 @@ class BatchTimer:
         )
 
     def _time_history(self, work: HistoryWork, tokens: int) -> Part:
-        return self._spend(work, self._attend(work.device, tokens), "history")
+        return self._spend(work, self._attend(work.device, tokens, work.head_size), "history")
 
     def _time_state(self, work: HistoryWork, tokens: int) -> Part:
         note = "The recurrent layers' own work is not calibrated: each operation is taken to cost what one of attention does."
         return self._spend(work, widen(self._attend(work.device, tokens), _STATE_SPREAD, note), "state")
 
-    def _attend(self, device: str, tokens: int) -> Figure:
+    def _attend(self, device: str, tokens: int, head_size: int = 0) -> Figure:
         threads = self._threads(tokens)
-        return self.figures.attention(device, self._config, flash_attn=self._flash, threads=threads, tokens=tokens)
+        return self.figures.attention(
+            device, self._config, flash_attn=self._flash, threads=threads, tokens=tokens, head_size=head_size
+        )
 
     def _spend(self, work: HistoryWork, figure: Figure, cause: Cause) -> Part:
         return Part(

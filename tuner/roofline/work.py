@@ -76,6 +76,8 @@ class HistoryWork(msgspec.Struct, frozen=True, kw_only=True):
     """Multiplications and additions."""
     n_bytes: float
     """Bytes of K, V or state read (a state is written as well)."""
+    head_size: int = 0
+    """Length of the keys, elements; 0 where there are none."""
 
 
 def bits_of(form: str) -> float:
@@ -117,14 +119,38 @@ def _place(layout: Layout, device: str, form: str, *, n_bytes: float, tokens: fl
 
 
 def count_history(layout: Layout, batch: Batch) -> tuple[HistoryWork, ...]:
-    """Attention of a batch: every token looks at all cells in use, padded to 256 (llama-kv-cache.cpp, get_n_kv)."""
+    """Attention of a batch: every token looks at all cells in use, padded to 256 (llama-kv-cache.cpp, get_n_kv).
+
+    The processor's flash attention skips those that the mask hides (ggml-cpu/ops.cpp), so only what a token may see counts.
+    """
     return tuple(_attend(history, batch) for history in layout.histories)
 
 
 def _attend(history: History, batch: Batch) -> HistoryWork:
     positions = [_positions(history, segment.end) for segment in batch.segments]
-    looks = sum(segment.tokens * seen for segment, seen in zip(batch.segments, positions, strict=True))
-    return HistoryWork(device=history.device, operations=looks * history.operations, n_bytes=sum(positions) * history.n_bytes)
+    looks = sum(_count_looks(history, segment, alone=batch.tokens == 1) for segment in batch.segments)
+    return HistoryWork(
+        device=history.device,
+        operations=looks * history.operations,
+        n_bytes=sum(positions) * history.n_bytes,
+        head_size=history.head_size,
+    )
+
+
+def _count_looks(history: History, segment: Segment, *, alone: bool) -> float:
+    """Pairs of a token and a position."""
+    if not history.skips:
+        return segment.tokens * _positions(history, segment.end)
+    return count_seen(segment.tokens, segment.end, alone=alone, window=history.window_cells)
+
+
+def count_seen(tokens: int, end: int, *, alone: bool, window: int | None = None) -> float:
+    """Pairs of a token and a position it may see, where the last of `tokens` is at position `end`.
+
+    From 512 cells on, a token alone has the padded cells shared out to the threads, the slowest of which has a full share.
+    """
+    seen = float(pad256(end)) if alone and end > 256 else end - (tokens - 1) / 2
+    return tokens * (seen if window is None else min(seen, window))
 
 
 def _positions(history: History, end: int) -> int:

@@ -1,0 +1,135 @@
+"""`rooftune calibrate`: what this machine can do at best, measured once through llama.cpp itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli.options import json_option, with_options
+from tuner.cli.output import print_json, print_rich, say
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tuner.measure.stop import Stop
+    from tuner.roofline.ceilings import Ceilings, Figure
+
+_STOPPING = b"\nStopping; nothing is kept.\n"
+
+
+@click.command("calibrate", help="Measure once what this machine can do at best; predictions are made of it.")
+@click.option("--force", is_flag=True, help="Measure again, although figures are kept.")
+@with_options(json_option)
+def command(*, force: bool, as_json: bool) -> None:
+    from tuner.session.calibrating import calibrate_machine
+
+    with _hear_interrupt() as stop:
+        found = calibrate_machine(force=force, tell=say, stop=stop)
+    if not found.fresh:
+        say(f"Kept from {found.ceilings.made}; --force measures again.")
+    if as_json:
+        print_json(found.ceilings)
+        return
+    print_rich(found.ceilings.summary, *_draw(found.ceilings), *(f"note: {doubt}" for doubt in found.ceilings.doubts))
+
+
+@contextmanager
+def _hear_interrupt() -> Iterator[Stop]:
+    """Ctrl-C or SIGTERM stops at once: half a calibration is of no use."""
+    from tuner.measure.stop import Stop
+
+    stop = Stop()
+
+    def hear(number: int, frame: object) -> None:
+        del number, frame
+        if not stop.requested:
+            os.write(2, _STOPPING)
+        stop.request()
+        stop.request()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _draw(ceilings: Ceilings) -> Iterator[Table]:
+    yield _draw_formats(ceilings)
+    yield _draw_attention(ceilings)
+    yield _draw_fixed(ceilings)
+
+
+def _open_table(title: str, *columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column(columns[0])
+    for name in columns[1:]:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _draw_formats(ceilings: Ceilings) -> Table:
+    """Bytes a second for one token, operations a second for the batch that is multiplied fastest."""
+    from tuner.roofline.work import bits_of
+
+    table = _open_table("weights", "format", "threads", "reading, 1 token", "multiplying", "at tokens")
+    groups = dict.fromkeys((each.device, each.format, each.threads) for each in ceilings.formats)
+    for device, form, threads in groups:
+        mine = [each for each in ceilings.formats if (each.device, each.format, each.threads) == (device, form, threads)]
+        first = min(mine, key=lambda each: each.tokens)
+        best = max(mine, key=lambda each: each.tokens / each.seconds_per_byte.value)
+        rate = 2 * best.tokens * 8 / bits_of(form)
+        table.add_row(
+            form,
+            str(threads),
+            _write_inverse(first.seconds_per_byte, 1.0, "bytes/s"),
+            _write_inverse(best.seconds_per_byte, rate, "operations/s"),
+            str(best.tokens),
+        )
+    return table
+
+
+def _draw_attention(ceilings: Ceilings) -> Table:
+    table = _open_table("history", "cache (K/V)", "flash attention", "threads", "tokens", "speed")
+    for each in ceilings.attention:
+        table.add_row(
+            f"{each.cache_type_k}/{each.cache_type_v}",
+            "on" if each.flash_attn else "off",
+            str(each.threads),
+            str(each.tokens),
+            _write_inverse(each.seconds_per_op, 1.0, "operations/s"),
+        )
+    return table
+
+
+def _draw_fixed(ceilings: Ceilings) -> Table:
+    table = _open_table("fixed cost", "threads", "tokens", "each step", "each layer")
+    for each in ceilings.fixed:
+        table.add_row(str(each.threads), str(each.tokens), _write_time(each.step_s), _write_time(each.layer_s))
+    return table
+
+
+def _write_inverse(figure: Figure, amount: float, unit: str) -> str:
+    from tuner.units import format_count
+
+    if figure.value <= 0:
+        return "too fast to tell"
+    return f"{format_count(amount / figure.value)} {unit}{_write_spread(figure)}"
+
+
+def _write_time(figure: Figure) -> str:
+    from tuner.units import format_ms
+
+    return f"{format_ms(figure.value * 1e3)}{_write_spread(figure)}"
+
+
+def _write_spread(figure: Figure) -> str:
+    return f" ± {figure.spread:.0%}{' (busy)' if figure.marked else ''}"
