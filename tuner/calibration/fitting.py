@@ -239,4 +239,4 @@ def _spread(values: Sequence[float], middle: float) -> float:
     """Relative standard deviation of the middle of such values."""
     if len(values) < 2 or middle <= 0:
         return 0.0
-    return statistics.stdev(values) / middle / len(values) ** 0.5
+    return float(statistics.stdev(values) / middle / len(values) ** 0.5)
