@@ -8,7 +8,7 @@ import pytest
 
 from tests.rules.builders import TURN, make_case, make_host, make_model
 from tests.rules.pretended import Pretended
-from tuner.rules.base import Evidence, Expected, Finding, Severity
+from tuner.rules.base import Evidence, Expected, Finding, Rule, Severity, Situation
 from tuner.rules.catalogue import find_rule, list_rules
 from tuner.rules.checking import check_situation, join_changes, resolve_findings
 from tuner.rules.expectation import compare_predictions, expect_gain, find_best_change
@@ -33,7 +33,7 @@ def find(code: str, change: dict[str, Any], *, ratio: float = 1.5, severity: Sev
 
 
 def resolve(*findings: Finding, **facts: Any) -> list[tuple[str, dict[str, Any]]]:
-    return [(each.code, each.change) for each in resolve_findings(make_case(**facts), findings)]
+    return [(each.code, each.change) for each in resolve_findings(make_case(speed=None, **facts), findings)]
 
 
 class TestContradictions:
@@ -104,6 +104,42 @@ def test_findings_come_worst_first_then_by_gain() -> None:
         find("DDD01", {}, severity="stops"),
     )
     assert [code for code, _ in told] == ["DDD01", "BBB01", "CCC01", "AAA01"]
+
+
+class Fixed(Rule):
+    """Says what it is told to say."""
+
+    code = "FIX01"
+    title = "Says what it is told"
+    symptoms = frozenset({"slow-output"})
+
+    def __init__(self, *findings: Finding) -> None:
+        self._findings = findings
+
+    def check(self, situation: Situation) -> tuple[Finding, ...]:
+        return self._findings
+
+
+@pytest.mark.parametrize(("symptom", "told"), [(None, 0), ("slow-output", 1)])
+def test_one_phase_is_not_made_faster_at_the_cost_of_the_whole_unless_it_is_complained_of(
+    symptom: str | None, told: int
+) -> None:
+    """Without flash attention each token comes sooner here, and the first so much later that the turn takes longer."""
+    speed = Pretended(op_s=2e-10, flash_decode_cost=2.0, plain_prefill_cost=50.0)
+    case = make_case(workload=DEEP, speed=speed, symptom=symptom)
+    faster = expect_gain(case, {"flash_attn": "off"}, "tpot")
+    assert faster is not None
+    assert faster.ratio > 1.1
+    assert len(check_situation(case, [Fixed(find("FIX01", {"flash_attn": "off"}))])) == told
+
+
+def test_of_contradicting_gains_in_different_phases_the_one_that_saves_more_of_the_turn_stays() -> None:
+    """Twice as fast a prompt is little where nearly all of the time goes to writing."""
+    case = make_case(config={"threads": 1, "threads_batch": 1})
+    prompt = find("AAA01", {"threads_batch": 8, "threads": 2}, ratio=9.0)
+    writing = find("BBB01", {"threads": 4}, ratio=1.1)
+    wider = find("CCC01", {"threads": 8, "threads_batch": 8}, ratio=1.05)
+    assert [each.code for each in resolve_findings(case, (prompt, writing, wider))] == ["CCC01"]
 
 
 def test_a_symptom_chooses_its_rules_and_those_of_the_machine() -> None:
@@ -193,6 +229,18 @@ class TestFormats:
         assert other.weights_bytes == pytest.approx(model.weights_bytes * 8.5 / 16, rel=1e-3)
         assert other.block_bytes == pytest.approx(model.block_bytes * 8.5 / 16, rel=1e-3)
         assert main_format(other) == ("Q8_0", 1.0)
+
+    def test_each_matrix_is_recast_by_its_own_bits_and_norms_stay(self) -> None:
+        """Half a file in Q8_0 and half in F16, as mixed files are."""
+        import msgspec
+
+        mixed = make_model(quant="Q8_0", bits=8.5)
+        held = (("Q8_0", 34_000), ("F16", 64_000), ("F32", 512))
+        layers = tuple(msgspec.structs.replace(layer, matrices=held) for layer in mixed.layers)
+        other = recast_model(msgspec.structs.replace(mixed, layers=layers, output_type="Q8_0"), "Q4_0")
+        assert other is not None
+        assert other.layers[0].matrices == (("Q4_0", 64_000 * 18 // 32), ("F32", 512))
+        assert other.output_type == "Q4_0"
 
     def test_rows_that_a_format_cannot_store_have_no_such_file(self) -> None:
         assert recast_model(make_model(n_embd=576), "Q4_K") is None

@@ -21,10 +21,9 @@ from tuner.session.diagnosing import (
     Diagnosis,
     check_request,
     diagnose,
-    find_siblings,
     form_situation,
-    open_predictor,
 )
+from tuner.session.situation import find_siblings, open_predictor
 from tuner.workload import PRESETS
 
 

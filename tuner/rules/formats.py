@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tuner.model import ModelSpec
+from tuner.model import LayerSpec, ModelSpec
 from tuner.model.ggml import SUPER_BLOCK, TENSOR_TYPES
 
 _PLAIN: Final = "F32"
@@ -27,12 +27,6 @@ def recast_model(model: ModelSpec, name: str) -> ModelSpec | None:
         return None
     after = elements * kind.size / kind.block
     factor = after / before
-    layers = tuple(
-        msgspec.structs.replace(
-            layer, weight_bytes=round(layer.weight_bytes * factor), expert_bytes=round(layer.expert_bytes * factor)
-        )
-        for layer in model.layers
-    )
     total = plain + round(after)
     return msgspec.structs.replace(
         model,
@@ -42,12 +36,31 @@ def recast_model(model: ModelSpec, name: str) -> ModelSpec | None:
         weights_bytes=total,
         bits_per_weight=8 * total / model.parameters,
         bytes_by_type=((name, round(after)), *(((_PLAIN, plain),) if plain else ())),
-        layers=layers,
+        layers=tuple(_recast_layer(layer, name, factor) for layer in model.layers),
         token_embd_bytes=round(model.token_embd_bytes * factor),
         token_embd_type=name if model.token_embd_type else None,
         output_bytes=round(model.output_bytes * factor),
+        output_type=name if model.output_type else None,
         mtp_bytes=round(model.mtp_bytes * factor),
     )
+
+
+def _recast_layer(layer: LayerSpec, name: str, factor: float) -> LayerSpec:
+    return msgspec.structs.replace(
+        layer,
+        weight_bytes=round(layer.weight_bytes * factor),
+        expert_bytes=round(layer.expert_bytes * factor),
+        matrices=_recast_matrices(layer.matrices, name),
+        expert_matrices=_recast_matrices(layer.expert_matrices, name),
+    )
+
+
+def _recast_matrices(held: tuple[tuple[str, int], ...], name: str) -> tuple[tuple[str, int], ...]:
+    """The same elements in the format `name`, to the byte; what is F32 stays."""
+    plain = sum(size for kind, size in held if kind == _PLAIN)
+    elements = sum(size * 8 / bits_of(kind) for kind, size in held if kind != _PLAIN)
+    found = ((name, round(elements * bits_of(name) / 8)), (_PLAIN, plain))
+    return tuple(each for each in found if each[1])
 
 
 def label_file(name: str) -> str:

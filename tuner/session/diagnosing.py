@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Final, get_args
 
 import msgspec
 
 from tuner.engines.registry import find_engine
-from tuner.errors import BadInputError, InterruptedRunError, NothingFeasibleError, UsageError
+from tuner.errors import InterruptedRunError, NothingFeasibleError, UsageError
 from tuner.hardware import HardwareProfile, profile_machine
 from tuner.measure.record import Measurement
 from tuner.measure.stop import Stop
-from tuner.memory import find_budget, find_misfit
-from tuner.model import ModelSpec, read_model
+from tuner.model import ModelSpec
 from tuner.roofline.ceilings import Ceilings
-from tuner.roofline.prediction import Predictor
 from tuner.roofline.record import Prediction
 from tuner.rules.base import Finding, Situation, Symptom
 from tuner.rules.checking import check_situation
@@ -27,14 +23,13 @@ from tuner.session.checking import check_budget, read_models
 from tuner.session.guarding import MemoryRules, read_rules
 from tuner.session.predicting import FindFigures
 from tuner.session.request import DEFAULT_ENGINE
+from tuner.session.situation import describe_point, find_siblings
 from tuner.session.trying import Trier
 from tuner.session.tuning import open_measurer
 from tuner.space import SpaceSituation, build_space, parse_settings
 from tuner.units import parse_duration
 from tuner.workload import Workload, load_workload
 
-MOST_SIBLINGS: Final = 24
-"""Files beside the model whose headers are read."""
 LEAST_TRYING_S: Final = 30.0
 """For trying changes where calibrating took most of the budget, s."""
 
@@ -187,73 +182,16 @@ def check_request(request: DiagnoseRequest) -> Asked:
 
 def form_situation(asked: Asked, machine: HardwareProfile, ceilings: Ceilings | None) -> Situation:
     """Everything that rules may look at. Raises BadInputError for settings that cannot run."""
-    spec, siblings = asked.spec, find_siblings(asked.spec)
-    space = SpaceSituation(hardware=machine, models=(spec,), workload=asked.workload, goals=("latency",))
-    budget = find_budget(machine, reserve_bytes=asked.memory.reserve_bytes)
-    files = {each.path: each for each in (spec, *siblings)}
-
-    def misfit(config: RunConfig) -> str | None:
-        return find_misfit(files.get(config.model, spec), config, budget, machine=machine)
-
-    return Situation(
-        hardware=machine,
-        model=spec,
-        siblings=siblings,
-        workload=asked.workload,
-        config=build_space(space, fixed=asked.settings).baseline,
-        budget=budget,
-        find_misfit=misfit,
+    space = SpaceSituation(hardware=machine, models=(asked.spec,), workload=asked.workload, goals=("latency",))
+    situation = describe_point(
+        build_space(space, fixed=asked.settings).baseline,
+        asked.workload,
+        models=(asked.spec, *find_siblings(asked.spec)),
+        machine=machine,
+        memory=asked.memory,
         ceilings=ceilings,
-        predict=open_predictor(ceilings),
-        symptom=asked.symptom,
-        promise_ttft_ms=asked.promise_ms,
     )
-
-
-def open_predictor(ceilings: Ceilings | None) -> Callable[[ModelSpec, RunConfig, Workload], Prediction | None]:
-    """Predictions from these figures, each worked out once; None for what they do not cover."""
-    if ceilings is None:
-        return lambda _model, _config, _workload: None
-    predictor = Predictor(ceilings)
-
-    @cache
-    def predict(model: ModelSpec, config: RunConfig, workload: Workload) -> Prediction | None:
-        try:
-            return predictor.predict(model, config, workload)
-        except BadInputError:
-            return None
-
-    return predict
-
-
-def find_siblings(spec: ModelSpec) -> tuple[ModelSpec, ...]:
-    """Other formats of the same model in the same folder, most precise first; files that cannot be read are passed over."""
-    path = Path(spec.path)
-    found: dict[str, ModelSpec] = {}
-    for each in _list_neighbours(path):
-        try:
-            other = read_model(each)
-        except BadInputError:
-            continue
-        if _is_same_model(spec, other):
-            found.setdefault(other.identity, other)
-    return tuple(sorted(found.values(), key=lambda other: (-other.bits_per_weight, other.path)))
-
-
-def _list_neighbours(path: Path) -> Sequence[Path]:
-    try:
-        files = sorted(each for each in path.parent.glob("*.gguf") if each != path and each.is_file())
-    except OSError:
-        return ()
-    return files[:MOST_SIBLINGS]
-
-
-def _is_same_model(spec: ModelSpec, other: ModelSpec) -> bool:
-    """Same shape and number of weights (a tied output that one file repeats may differ), and the other is whole."""
-    shape = (spec.architecture, spec.n_layer, spec.n_embd, spec.n_vocab)
-    if (other.architecture, other.n_layer, other.n_embd, other.n_vocab) != shape or other.path == spec.path:
-        return False
-    return abs(other.parameters - spec.parameters) <= 0.2 * spec.parameters and other.identity != spec.identity
+    return msgspec.structs.replace(situation, symptom=asked.symptom, promise_ttft_ms=asked.promise_ms)
 
 
 def _check_symptom(name: str) -> Symptom | None:
