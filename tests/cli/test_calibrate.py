@@ -91,7 +91,7 @@ def test_the_tables_name_units_and_spreads(folder: Path, capsys: pytest.CaptureF
     keep(folder, make())
     assert run(["calibrate"]) == 0
     shown = capsys.readouterr().out
-    for part in ("Q4_K", "bytes/s ± 2%", "operations/s", "q8_0/q8_0", "each layer", " ms"):
+    for part in ("Q4_K", "GB/s ± 2%", "Gop/s", "head size", "q8_0/q8_0", "each layer", " ms"):
         assert part in shown
 
 

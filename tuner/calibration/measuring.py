@@ -19,7 +19,7 @@ from tuner.calibration.fitting import Timed, fit_ceilings, fit_device
 from tuner.calibration.plan import REFERENCE, Probe, plan_probes
 from tuner.calibration.store import find_folder, keep, read_kept
 from tuner.calibration.synthetic import write_model
-from tuner.errors import BadInputError, NothingFeasibleError
+from tuner.errors import BadInputError, InterruptedRunError, NothingFeasibleError
 from tuner.hardware import HardwareProfile
 from tuner.measure.activity import compare_snapshots, take_snapshot
 from tuner.measure.runner import ChildMeasurer
@@ -107,6 +107,8 @@ def _run_probes(
                 tell("disturbed, so once more")
                 found = [_pick_better(*both) for both in zip(found, _run_probe(probe, measurer, scratch, machine), strict=True)]
             timed += found
+        except InterruptedRunError:
+            raise InterruptedRunError("Stopped before the calibration was through; none of it is kept.") from None
         except BadInputError as error:
             doubts.append(f"{probe.title} could not be timed: {error.message}")
     return timed, doubts

@@ -77,10 +77,17 @@ def _open_table(title: str, *columns: str) -> Table:
 
 
 def _draw_formats(ceilings: Ceilings) -> Table:
-    """Bytes a second for one token, operations a second for the batch that is multiplied fastest."""
+    """Bytes a second for one token, operations a second (multiplications and additions) for the fastest batch."""
     from tuner.roofline.work import bits_of
 
-    table = _open_table("weights", "format", "threads", "reading, 1 token", "multiplying", "at tokens")
+    table = _open_table(
+        "weights (Gop: a billion multiplications and additions)",
+        "format",
+        "threads",
+        "reading, 1 token",
+        "multiplying",
+        "at tokens",
+    )
     groups = dict.fromkeys((each.device, each.format, each.threads) for each in ceilings.formats)
     for device, form, threads in groups:
         mine = [each for each in ceilings.formats if (each.device, each.format, each.threads) == (device, form, threads)]
@@ -90,22 +97,23 @@ def _draw_formats(ceilings: Ceilings) -> Table:
         table.add_row(
             form,
             str(threads),
-            _write_inverse(first.seconds_per_byte, 1.0, "bytes/s"),
-            _write_inverse(best.seconds_per_byte, rate, "operations/s"),
+            _write_inverse(first.seconds_per_byte, 1.0, "GB/s"),
+            _write_inverse(best.seconds_per_byte, rate, "Gop/s"),
             str(best.tokens),
         )
     return table
 
 
 def _draw_attention(ceilings: Ceilings) -> Table:
-    table = _open_table("history", "cache (K/V)", "flash attention", "threads", "tokens", "speed")
+    table = _open_table("history", "cache (K/V)", "flash attention", "head size", "threads", "tokens", "speed")
     for each in ceilings.attention:
         table.add_row(
             f"{each.cache_type_k}/{each.cache_type_v}",
             "on" if each.flash_attn else "off",
+            str(each.head_size) if each.head_size else "any",
             str(each.threads),
             str(each.tokens),
-            _write_inverse(each.seconds_per_op, 1.0, "operations/s"),
+            _write_inverse(each.seconds_per_op, 1.0, "Gop/s"),
         )
     return table
 
@@ -118,11 +126,12 @@ def _draw_fixed(ceilings: Ceilings) -> Table:
 
 
 def _write_inverse(figure: Figure, amount: float, unit: str) -> str:
-    from tuner.units import format_count
+    """In billions: bytes, or multiplications and additions."""
+    from tuner.units import format_amount
 
     if figure.value <= 0:
         return "too fast to tell"
-    return f"{format_count(amount / figure.value)} {unit}{_write_spread(figure)}"
+    return f"{format_amount(amount / figure.value / 1e9, unit)}{_write_spread(figure)}"
 
 
 def _write_time(figure: Figure) -> str:
