@@ -227,3 +227,13 @@ def test_measuring_once_gives_full_turns(here: Path) -> None:
     assert measurement.config.threads == 1
     assert measurement.decode_tokens == 8
     assert len(measurement.samples) == 2
+
+
+def test_a_report_tells_what_the_checklist_says_of_the_default(here: Path) -> None:
+    """And what the study measured of a change that it tried, in the file as well."""
+    asked = request(here, settings=("threads_batch=16",), limits=())
+    report = run(asked)
+    found = {finding["code"]: finding for finding in report.findings}
+    assert found["DEC04"]["change"] == {"threads_batch": 2}
+    assert {"code", "title", "evidence", "change", "expected", "measured"} <= set(found["DEC04"])
+    assert read_report(save_report(report, asked).path).findings == report.findings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.measure.record import Measurement
 from tuner.report.record import FileBest, Gain, MachineNote, ModelNote, Report, Samples, Side
@@ -27,8 +27,11 @@ def build_report(
     models: Sequence[ModelNote],
     rpc: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
+    findings: tuple[dict[str, Any], ...] = (),
 ) -> Report:
-    """The answer of `result`; `models` are the notes of the files that the study could choose from."""
+    """The answer of `result`; `models` are the notes of the files that the study could choose from, `findings` what the
+    checklist says of the default.
+    """
     best = _measurement(result.best)
     return Report(
         machine=note_machine(machine),
@@ -47,6 +50,7 @@ def build_report(
         pareto=tuple(build_side(_measurement(trial)) for trial in result.pareto),
         files=_list_files(result.per_model, models),
         trials=count_states(result.trials),
+        findings=findings,
         notes=(*notes, *result.notes, *([f"the search ended: {result.stop_reason}"] if result.stop_reason else [])),
         rpc=rpc,
         elapsed_s=round(result.elapsed_s, 3),

@@ -17,6 +17,7 @@ from tuner.measure.stop import Stop
 from tuner.measure.validity import describe_busy_machine
 from tuner.report import Report
 from tuner.report.build import build_report, note_model
+from tuner.session.advising import advise
 from tuner.session.checking import Checked, check_measure, check_study, check_tune
 from tuner.session.guarding import MemoryRules, find_ceiling, guard_memory
 from tuner.session.request import MeasureRequest, TuneRequest, build_tune_command
@@ -60,7 +61,8 @@ def tune(
         except InterruptedRunError as error:
             raise InterruptedRunError(error.message, _describe_way_on(error, request)) from error
     models = [note_model(spec) for spec in checked.models]
-    return build_report(result, study, machine=machine, models=models, rpc=request.rpc, notes=notes)
+    findings = advise(checked, result, machine)
+    return build_report(result, study, machine=machine, models=models, rpc=request.rpc, notes=notes, findings=findings)
 
 
 def measure_once(
