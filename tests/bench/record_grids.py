@@ -134,9 +134,8 @@ def predict_grid(target: Path, checked: Checked, space: SearchSpace, name: str) 
     """Put the predictions of this machine's calibration into the file."""
     from tuner.calibration import find_ceilings
 
-    grid = read_grid(target)
-    with open_measurer("llama-cpp-python", profile_machine(), stop=Stop()) as measurer:
-        ceilings = find_ceilings(profile_machine(), measurer.describe_runtime().llama_cpp)
+    grid, machine = read_grid(target), profile_machine()
+    ceilings = find_ceilings(machine, machine.build.llama_cpp_version or "" if machine.build else "")
     predict = make_predict(checked.models, checked.workload, ceilings)
     told = {point.config: predict(point.config.replace(model=space.baseline.model)) for point in grid.points} if predict else {}
     points = tuple(msgspec.structs.replace(point, predicted=note_prediction(told.get(point.config))) for point in grid.points)

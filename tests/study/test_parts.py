@@ -1,4 +1,4 @@
-"""The pure parts of a study: dominance, ranking, blocks, parameters."""
+"""The pure parts of a study: dominance, ranking, parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from tests.study.fakes import FakeSpace
 from tuner.objective import Score
 from tuner.runconfig import RunConfig
-from tuner.study.blocks import combine, find_between, form_blocks, thin_out
 from tuner.study.dominance import needs_as_much
 from tuner.study.parameters import Parameters
 from tuner.study.ranking import Cost, count_changes, find_cost, find_front
@@ -80,38 +79,6 @@ def test_the_front_has_what_nothing_beats_and_keeps_the_limits():
 
 def test_changes_are_counted_against_the_default():
     assert count_changes(FAILED.replace(threads=8, parallel=1), FAILED) == 2
-
-
-def test_settings_that_act_on_each_other_share_a_block():
-    names = ["model", "numa", "ubatch_size", "threads", "batch_size", "flash_attn", "cache_type_k", "n_gpu_layers"]
-    assert form_blocks(names) == [
-        ("n_gpu_layers",),
-        ("threads",),
-        ("flash_attn", "cache_type_k"),
-        ("batch_size", "ubatch_size"),
-        ("numa",),
-    ]
-
-
-def test_small_blocks_are_tried_whole_and_large_ones_one_setting_at_a_time():
-    small = combine(("a", "b"), {"a": [1, 2], "b": [3, 4]}, {"a": 1, "b": 3})
-    assert len(small) == 4
-    large = combine(("a", "b"), {"a": list(range(10)), "b": list(range(10))}, {"a": 1, "b": 3})
-    assert len(large) == 20
-    assert all(point["a"] == 1 or point["b"] == 3 for point in large)
-
-
-def test_a_long_domain_is_thinned_and_refined_down_to_neighbours():
-    """A convex cost over 0..81 is found in far fewer than 82 runs."""
-    values = list(range(82))
-    tried = thin_out(values, 81)
-    assert tried[0] == 0
-    assert tried[-1] == 81
-    assert len(tried) == 5
-    while between := find_between(values, tried, min(tried, key=lambda value: abs(value - 37))):
-        tried += between
-    assert min(tried, key=lambda value: abs(value - 37)) == 37
-    assert len(tried) < 20
 
 
 def test_parameters_go_to_optuna_and_back():

@@ -39,6 +39,8 @@ class Belief(msgspec.Struct, frozen=True, kw_only=True):
 
     parts: tuple[_Part, ...]
     """By trust."""
+    relevant: NDArray[np.bool_]
+    """The settings that move the figure: points that differ in none of them are one."""
 
     @property
     def trust(self) -> float:
@@ -47,7 +49,7 @@ class Belief(msgspec.Struct, frozen=True, kw_only=True):
 
     def expect(self, codes: Array, predicted: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of the figure's logarithm at points; `predicted` are logarithms too, 0 without any."""
-        found = [part.process.predict(codes) for part in self.parts]
+        found = [part.process.predict(codes[:, self.relevant]) for part in self.parts]
         means = np.array([m + p.level + p.trust * predicted for (m, _), p in zip(found, self.parts, strict=True)])
         weights = np.array([part.weight for part in self.parts])[:, None]
         mean = (weights * means).sum(axis=0)
@@ -74,7 +76,7 @@ def form_belief(
         left = logs if predicted is None else logs - trust * predicted
         level = float(np.median(left))
         own = max(OWN, trust * doubt * _ALONE)
-        process = fit_process(codes, left - level, noise, ordered, relevant=relevant, expected=expected, own=own)
+        process = fit_process(codes[:, relevant], left - level, noise, ordered[relevant], expected=expected, own=own)
         fits.append((trust, float(np.log(likely)) + process.evidence, level, process))
     best = max(log for _, log, _, _ in fits)
     total = sum(np.exp(log - best) for _, log, _, _ in fits)
@@ -82,5 +84,6 @@ def form_belief(
         parts=tuple(
             _Part(trust=trust, weight=float(np.exp(log - best) / total), level=level, process=process)
             for trust, log, level, process in fits
-        )
+        ),
+        relevant=relevant,
     )

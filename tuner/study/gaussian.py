@@ -86,26 +86,25 @@ def fit_process(
     noise: Array,
     ordered: NDArray[np.bool_],
     *,
-    relevant: NDArray[np.bool_],
     expected: float,
     own: float = OWN,
 ) -> Process:
     """The process of `data` (logs, one a row of `codes`) with these standard deviations of noise.
 
-    Settings that are not `relevant` have no effect; `expected` is the size of effects believed in before data, `own` that of
-    what a single point has for itself.
+    `expected` is the size of effects believed in before data, `own` that of what a single point has for itself.
     """
     fitter = _Fitter(codes, data, noise, ordered, Sizes(expected=expected, own=own))
-    scales = fitter.search(relevant)
+    scales = fitter.search()
     covariance = fitter.covariance(scales)
-    factor = np.linalg.cholesky(covariance)
+    factor = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
+    weights = np.asarray(np.linalg.solve(covariance, data), dtype=np.float64)
     return Process(
         codes=codes,
         ordered=ordered,
         scales=scales,
         evidence=fitter.judge(scales),
         factor=factor,
-        weights=np.linalg.solve(covariance, data),
+        weights=weights,
     )
 
 
@@ -124,10 +123,10 @@ class _Fitter:
         self._same = _same(codes, codes)
         self._data, self._noise, self._sizes = data, np.diag(np.square(noise)), sizes
 
-    def search(self, relevant: NDArray[np.bool_]) -> Scales:
-        best = Scales(effects=tuple(self._sizes.expected if each else 0.0 for each in relevant), joint=1.0, own=self._sizes.own)
+    def search(self) -> Scales:
+        best = Scales(effects=(self._sizes.expected,) * len(self._alike), joint=1.0, own=self._sizes.own)
         for _ in range(_SWEEPS):
-            for place in np.flatnonzero(relevant):
+            for place in range(len(self._alike)):
                 effects = [(*best.effects[:place], size, *best.effects[place + 1 :]) for size in _EFFECTS]
                 best = self._choose([msgspec.structs.replace(best, effects=each) for each in effects])
             best = self._choose([msgspec.structs.replace(best, joint=size) for size in _JOINTS])
@@ -142,7 +141,7 @@ class _Fitter:
         factor = np.linalg.cholesky(self.covariance(scales))
         solved = np.linalg.solve(factor, self._data)
         likelihood = -0.5 * float(solved @ solved) - float(np.log(np.diag(factor)).sum())
-        sizes = np.array([size for size in scales.effects if size > 0] or [self._sizes.expected])
+        sizes = np.array(scales.effects)
         beliefs = [np.log(sizes / self._sizes.expected), np.log([scales.joint]), np.log([scales.own / self._sizes.own])]
         return likelihood - 0.5 * float(sum(np.square(each / _WIDTH).sum() for each in beliefs))
 

@@ -49,9 +49,11 @@ class Guide:
     def search(self, history: History, goal: int, model: Any, try_short: Callable[[dict[str, Any]], Walk]) -> Walk:
         """Proposals for the goal at `goal`, of points with this file (None: there is only one)."""
         asked: set[int] = set()
-        while (row := self._choose(history, goal, model, asked)) is not None:
+        fruitless = 0
+        while (row := self._choose(history, goal, model, asked, fruitless)) is not None:
             asked.add(row)
             yield from try_short(self.candidates.values[row])
+            fruitless = 0 if self.find_best(history, goal, model) == self.candidates.values[row] else fruitless + 1
 
     def find_best(self, history: History, goal: int, model: Any) -> dict[str, Any] | None:
         """The point with figures of which most is expected; None without one that keeps the limits."""
@@ -59,7 +61,7 @@ class Guide:
         rows = [row for row in self._list_seen(history, model) if outlook.feasible[row] > 0.5]
         return self.candidates.values[min(rows, key=lambda row: float(outlook.mean[row]))] if rows else None
 
-    def _choose(self, history: History, goal: int, model: Any, asked: set[int]) -> int | None:
+    def _choose(self, history: History, goal: int, model: Any, asked: set[int], fruitless: int) -> int | None:
         best = self.find_best(history, goal, model)
         if best is not None and best != self._centre:
             self.candidates.add_around(best)
@@ -69,7 +71,8 @@ class Guide:
         rows = self._list_rows(model)
         allowed = [row for row in rows if row not in seen | asked | told and self._may_fit(history, row)]
         changes = [count_changes(config, history.baseline) for config in self.candidates.configs]
-        return choose_next(self._look(history, goal), seen, allowed, changes)
+        is_patient = fruitless < self._request.patience
+        return choose_next(self._look(history, goal), seen, allowed, changes, is_patient=is_patient)
 
     def _look(self, history: History, goal: int) -> Outlook:
         """The goal as all attempts so far let it be seen; kept until there is another attempt or candidate."""

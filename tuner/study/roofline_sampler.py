@@ -11,6 +11,7 @@ while there are others.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,16 @@ class RooflineSampler(BaseSampler):
         self._space, self._goal = space, goal
         self._parameters = Parameters(space)
         self._random = RandomSampler(seed=seed)
-        start = space.values_of(space.baseline)
-        self._candidates = Candidates(space, list(space.domains), start=start, seed=seed)
-        self._surrogate = Surrogate(space, self._candidates, predict=predict, answer_tokens=2, limits=())
+        self._predict, self._seed = predict, seed
+
+    @functools.cached_property
+    def _candidates(self) -> Candidates:
+        start = self._space.values_of(self._space.baseline)
+        return Candidates(self._space, list(self._space.domains), start=start, seed=self._seed)
+
+    @functools.cached_property
+    def _surrogate(self) -> Surrogate:
+        return Surrogate(self._space, self._candidates, predict=self._predict, answer_tokens=2, limits=())
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:

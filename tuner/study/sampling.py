@@ -1,4 +1,4 @@
-"""Optuna's own samplers as this project sets them up, over Optuna 4.2 to 5."""
+"""The samplers of a study as this project sets them up, over Optuna 4.2 to 5."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def make_sampler(request: StudyRequest, *, attempts: int) -> optuna.samplers.Bas
     seed = (request.seed + attempts) % 2**32
     if request.strategy == "random":
         return optuna.samplers.RandomSampler(seed=seed)
+    if request.strategy == "physics" and len(request.goals) == 1:
+        from tuner.study.roofline_sampler import RooflineSampler
+
+        return RooflineSampler(request.space, goal=request.goals[0], predict=request.predict, seed=seed)
     options: dict[str, Any] = {}
     if request.limits and not _has_named_constraints():
         options["constraints_func"] = _read_violations
-    if request.strategy == "physics":
-        options["multivariate"] = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return optuna.samplers.TPESampler(seed=seed, **options)
