@@ -17,6 +17,8 @@ from tuner.measure.stop import Stop
 from tuner.measure.validity import describe_busy_machine
 from tuner.report import Report
 from tuner.report.build import build_report, note_model
+from tuner.roofline.record import Prediction
+from tuner.runconfig import RunConfig
 from tuner.session.advising import advise
 from tuner.session.checking import Checked, check_measure, check_study, check_tune
 from tuner.session.guarding import MemoryRules, find_ceiling, guard_memory
@@ -24,6 +26,7 @@ from tuner.session.request import MeasureRequest, TuneRequest, build_tune_comman
 from tuner.session.resuming import restore_request, write_origin
 from tuner.space import SearchSpace, SpaceSituation, build_space, choose_space, load_space
 from tuner.study.events import Note, StudyEvent
+from tuner.study.foresight import make_predict
 from tuner.study.loop import run_study
 from tuner.study.request import KeyFacts, StudyRequest
 
@@ -125,7 +128,19 @@ def form_study(checked: Checked, space: SearchSpace, runtime: RuntimeFacts, mach
         strategy=checked.strategy,
         origin=write_origin(request, [spec.path for spec in checked.models]),
         allow_quality_loss=request.allow_quality_loss,
+        predict=find_predict(checked, machine),
     )
+
+
+def find_predict(checked: Checked, machine: HardwareProfile) -> Callable[[RunConfig], Prediction | None] | None:
+    """What this machine's calibration says of a point; None without one, and for a pretended or a remote machine."""
+    request = checked.request
+    if checked.strategy != "physics" or request.engine == "simulated" or request.rpc:
+        return None
+    from tuner.calibration import find_ceilings
+
+    ceilings = find_ceilings(machine, machine.build.llama_cpp_version or "" if machine.build else "")
+    return make_predict(checked.models, checked.workload, ceilings)
 
 
 def open_measurer(
