@@ -37,7 +37,7 @@ def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
         ttft_ms=ttft,
         tpot_ms=tpot,
         latency_ms=ttft + steps * tpot if ttft is not None and tpot is not None else None,
-        throughput_tps=median_or_none([sample.decode_tps for sample in samples]),
+        throughput_tps=parts[-1].config.parallel * 1000 / tpot if tpot else None,
         throughput_total_tps=median_or_none([sample.total_tps for sample in samples]),
         memory_bytes=max(part.memory_bytes for part in parts),
         decode_tokens=min(part.decode_tokens for part in parts),

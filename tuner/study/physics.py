@@ -30,9 +30,11 @@ NOTICEABLE: Final = 0.01
 _NEAR: Final = 0.08
 """Points this near the best so far get further short samples."""
 _SAMPLES: Final = 3
-"""Short samples of a point that is near the best."""
+"""Samples of a point that is near the best."""
 _PROMISING: Final = 0.06
-_MOST_PROMISING: Final = 4
+_MOST_PROMISING: Final = 3
+_HARD_TO_TELL: Final = 0.02
+"""Full-length runs this near the best one get further samples."""
 
 Walk = Generator[Proposal, None, None]
 
@@ -53,17 +55,24 @@ class PhysicsStrategy:
         return next(self._walk, None)
 
     def extend(self, history: History, proposal: Proposal, config: RunConfig, outcome: Outcome) -> Plan | None:
-        """A point near the best so far gets more short samples; one that is far worse has had its only one."""
-        if proposal.thorough or outcome.measurement is None or len(outcome.measurement.samples) >= _SAMPLES:
+        """A point near the best so far gets more samples; one that is far worse has had its only one."""
+        if outcome.measurement is None or len(outcome.measurement.samples) >= _SAMPLES:
             return None
         score = self._score(outcome)
         if score is None:
             return None
-        rival = self._best_cost(history, lambda known: known.model == config.model)
         now = Cost(missed=score.missed, value=score.value / history.slowdown)
+        if proposal.thorough:
+            rivals = history.rank(history.figures(thorough=True))
+            rival = history.cost(rivals[0]) if rivals else None
+            return self._plan_full() if rival is None or now.is_within(rival, _HARD_TO_TELL) else None
+        rival = self._best_cost(history, lambda known: known.model == config.model)
         if proposal.purpose == "repeat" or rival is None or now.is_within(rival, _NEAR):
             return plan_short(self._request)
         return None
+
+    def _plan_full(self) -> Plan:
+        return plan_full(self._request, samples=1)
 
     def _score(self, outcome: Outcome) -> Cost | None:
         from tuner.study.record import score_outcome
@@ -170,7 +179,7 @@ class PhysicsStrategy:
         return near[:most]
 
     def _full(self, values: dict[str, Any]) -> Proposal:
-        return Proposal(values=values, plan=plan_full(self._request), stage="search", thorough=True)
+        return Proposal(values=values, plan=self._plan_full(), stage="search", thorough=True)
 
     def _simplify(self, history: History) -> Walk:
         """Put each changed setting of the best point back to its default, where the difference cannot be seen."""
