@@ -103,6 +103,12 @@ def test_no_more_layers_than_needed_leave_the_device() -> None:
     assert situation.find_misfit(change_point(situation, {"n_gpu_layers": 25})) is not None
 
 
+def test_the_arithmetic_comes_first() -> None:
+    """Before what frees memory, however much that is."""
+    codes = [finding.code for finding in check_situation(CASES["training context"][0])]
+    assert codes[:3] == ["MEM01", "MEM02", "MEM03"]
+
+
 def test_a_free_change_is_preferred_to_one_that_costs() -> None:
     """Window caches and 8 bits would both do."""
     situation = make_case(model=GEMMA, machine=host(300 * MIB), config={"swa_full": True, "ctx_size": 32_768})

@@ -66,6 +66,8 @@ def _advise(situation: Situation, plan: Plan | None) -> str:
         return "Begin with the first in the list, and go on only as far as needed."
     if plan is None:
         return "Use a smaller model or a smaller format of it, free memory, or shorten the workload."
+    if len(plan.steps) == 1:
+        return f"Take what {plan.steps[0].lever.code} proposes: it is the cheapest that suffices."
     settings = ", ".join(f"{name} {value}" for name, value in plan.change.items())
     return f"Set {settings}."
 
