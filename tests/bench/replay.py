@@ -252,7 +252,7 @@ def print_summary(rows: Sequence[tuple[Grid, str, dict[str, tuple[float, int]]]]
     print(f"{len(hard)} of {len(rows)} rows count below: in the others the default is close already.")
     for title, choose in (("median against random", statistics.median), ("worst against random", max)):
         print(f"{title:44} " + " ".join(f"{choose(ratios[m]):23.2f}" for m in methods))
-    if len(methods) < len(METHODS):
+    if not importlib.util.find_spec("torch"):
         print("Optuna's GP sampler needs torch, which is not installed here.")
     if not any(point.predicted for grid, _, _ in rows for point in grid.points):
         print("These grids have no predictions: physics ran without any.")
