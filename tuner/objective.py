@@ -118,7 +118,7 @@ def _check_direction(metric: str, comparison: str, text: str) -> None:
 def _parse_amount(metric: str, amount: str) -> float:
     match metric:
         case "ttft" | "tpot" | "latency":
-            return parse_duration(amount if not re.fullmatch(r"[\d.]+", amount) else amount + "ms") * 1000
+            return parse_duration(amount) * 1000
         case "memory":
             return float(parse_bytes(amount))
         case "ctx_size":

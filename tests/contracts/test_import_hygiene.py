@@ -13,7 +13,10 @@ import tuner
 
 HEAVY = ("llama_cpp", "optuna", "textual", "numpy", "sqlalchemy", "pynvml")
 CHILD_ONLY = ("tuner.engines.llama_cpp_python",)
-MAY_IMPORT = {"tuner.study": ("optuna", "numpy", "sqlalchemy")}
+MAY_IMPORT = {
+    "tuner.study": ("optuna", "numpy", "sqlalchemy"),
+    "tuner.engines.llama_cpp_python.": ("numpy",),  # loaded in the measuring child only
+}
 
 
 def all_modules() -> list[str]:

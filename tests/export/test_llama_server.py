@@ -97,7 +97,7 @@ def test_the_shell_reads_the_arguments_back() -> None:
     tuned = report(model="/models/it's $HOME; `x`.gguf")
     code = [line for line in LlamaServer().render(tuned).splitlines() if not line.startswith("#")]
     words = shlex.split("\n".join(code).replace("\\\n", " "))
-    assert words == ["exec", *build_argv(tuned)]
+    assert words == ["exec", *build_argv(tuned), "$@"]
 
 
 @pytest.mark.llama

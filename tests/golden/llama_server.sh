@@ -14,4 +14,5 @@ exec llama-server \
   --cache-type-k q8_0 \
   --cache-type-v f16 \
   --load-mode auto \
-  --n-gpu-layers 0
+  --n-gpu-layers 0 \
+  "$@"

@@ -6,6 +6,7 @@ Must never show a traceback for what a user can cause, and never import what the
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -35,6 +36,12 @@ class CommandsByFile(click.Group):
         found = module.command
         return found if isinstance(found, click.Command) else None
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each command with its whole sentence, wrapped rather than cut."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help or "") for name, command in found if command is not None])
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
             raise click.UsageError(f"There is no command {args[0]!r}. {USAGE}")
@@ -56,6 +63,9 @@ def program(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale without our letters gets question marks, not a fault
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 

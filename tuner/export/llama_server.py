@@ -37,7 +37,7 @@ class LlamaServer(Export):
     def render(self, report: Report) -> str:
         notes = [f"Not carried over: {each}" for each in self.dropped(report)]
         command = " \\\n  ".join(_pair_up(build_argv(report)))
-        return f"#!/bin/sh\n{write_comments(describe_origin(report) + notes)}exec {command}\n"
+        return f'#!/bin/sh\n{write_comments(describe_origin(report) + notes)}exec {command} \\\n  "$@"\n'
 
     def dropped(self, report: Report) -> list[str]:
         build = read_build_number(report.runtime.llama_cpp)

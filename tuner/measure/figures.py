@@ -82,7 +82,7 @@ def form_measurement(
         ttft_ms=ttft,
         tpot_ms=tpot,
         latency_ms=None if ttft is None or tpot is None else ttft + (workload.output_tokens - 1) * tpot,
-        throughput_tps=median_or_none([sample.decode_tps for sample in samples]),
+        throughput_tps=config.parallel * 1000 / tpot if tpot else None,  # a median of its own could contradict TPOT
         throughput_total_tps=median_or_none([sample.total_tps for sample in samples]),
         memory_bytes=prepared.memory_bytes,
         buffers=prepared.buffers,

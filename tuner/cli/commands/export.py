@@ -14,7 +14,7 @@ from tuner.cli.output import print_json, print_text, say
 @click.argument("file", required=False, metavar="FILE.yaml")
 @click.option("--to", "target", metavar="NAME", help="The format; --list names them.")
 @click.option("--list", "as_list", is_flag=True, help="The formats there are.")
-@click.option("-o", "output", metavar="FILE", help="Write here instead of to stdout.")
+@click.option("-o", "--output", "output", metavar="FILE", help="Write here instead of to stdout.")
 @with_options(json_option, verbose_option)
 def command(*, file: str | None, target: str | None, as_list: bool, output: str | None, as_json: bool, verbose: bool) -> None:
     del verbose

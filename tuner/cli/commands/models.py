@@ -48,7 +48,8 @@ def _render(rows: list[dict[str, Any]], notes: tuple[str, ...]) -> list[Renderab
     from tuner.units import NA_TEXT, format_bytes, format_count
 
     if not rows:
-        return ["No GGUF files were found here. Give a folder: rooftune models FOLDER.", *notes]
+        hint = "Give a folder: rooftune models FOLDER. (--demo in place of MODEL takes the demo model.)"
+        return [f"No GGUF files were found here. {hint}", *notes]
     table = Table("model", "size", "quant", "architecture", "parameters", "path")
     for row in rows:
         texts = (

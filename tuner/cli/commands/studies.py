@@ -37,7 +37,10 @@ def _print_table(found: tuple[StoredStudy, ...]) -> None:
 
     from tuner.units import NA_TEXT, format_duration, format_ratio
 
-    table = Table("name", "state", "trials", "complete", "time", "gain", "started", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", overflow="fold", min_width=max(len(study.name) for study in found))
+    for title in ("state", "trials", "complete", "time", "gain", "started"):
+        table.add_column(title, overflow="fold")
     for study in found:
         table.add_row(
             study.name,

@@ -42,7 +42,9 @@ _ONCE = b"\nFinishing this sample, then saving; once more stops at once.\n"
 @click.option("--storage", default="", metavar="URL", help="Optuna storage; by default results/studies.db here.")
 @click.option("--study", default="", metavar="NAME", help="Name in the storage.")
 @click.option("--resume", default="", metavar="NAME", help="Go on with this study; nothing else need be given.")
-@click.option("-o", "output", default="", metavar="FILE.yaml", help="Where the result goes; by default results/<study>.yaml.")
+@click.option(
+    "-o", "--output", default="", metavar="FILE.yaml", help="Where the result goes; results/<study>.yaml if not given."
+)
 @click.option(
     "--strategy",
     type=click.Choice(["physics", "tpe", "random"]),

@@ -1,7 +1,7 @@
 """Finds out whether this build's AMX kernels run here, at the cost of a forked process instead of this one.
 
-Older GCC (12.2 among them) compiles llama.cpp's tile set-up to nothing, so that the first batch dies of an illegal instruction on
-every CPU with AMX. Such a build still runs with weights left as they are in the file.
+Older GCC (12.2 among them) compiles llama.cpp's tile set-up to nothing, so that the first batch dies of an illegal instruction
+on every CPU with AMX. Such a build still runs with weights left as they are in the file.
 """
 
 from __future__ import annotations
