@@ -15,7 +15,7 @@ HEAVY = ("llama_cpp", "optuna", "textual", "numpy", "sqlalchemy", "pynvml")
 CHILD_ONLY = ("tuner.engines.llama_cpp_python",)
 MAY_IMPORT = {
     "tuner.study": ("optuna", "numpy", "sqlalchemy"),
-    "tuner.engines.llama_cpp_python.": ("numpy",),  # loaded in the measuring child only
+    "tuner.engines.llama_cpp_python.tiling": ("numpy",),  # imported in the measuring child only
 }
 
 

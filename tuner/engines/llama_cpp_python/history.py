@@ -16,7 +16,6 @@ from tuner.engines.llama_cpp_python.context import Context
 from tuner.engines.llama_cpp_python.model import Model
 from tuner.engines.llama_cpp_python.native import Native
 from tuner.engines.llama_cpp_python.states import StateKey, StateStore
-from tuner.engines.llama_cpp_python.tiling import tile_state
 from tuner.runconfig import pad256
 
 _LEAST_SAMPLE = 512
@@ -113,6 +112,8 @@ class History:
 
     def _spread(self, length: int) -> bool:
         """Compute the beginning in slot 0 and repeat its cells; False where that saves nothing or is not possible."""
+        from tuner.engines.llama_cpp_python.tiling import tile_state
+
         sample = max(_LEAST_SAMPLE, pad256(self._context.n_swa + 1) if self._context.n_swa else 0)
         if length < 2 * sample or not self._may_save:
             return False
