@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from tuner.cli.interrupts import hear_interrupts
 from tuner.cli.options import json_option, with_options
 from tuner.cli.output import print_json, print_rich, say
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tuner.measure.stop import Stop
     from tuner.roofline.ceilings import Ceilings, Figure
 
-_STOPPING = b"\nStopping; nothing is kept.\n"
+_STOPPING = "Stopping; nothing is kept."
 
 
 @click.command("calibrate", help="Measure once what this machine can do at best; predictions are made of it.")
@@ -28,7 +25,7 @@ _STOPPING = b"\nStopping; nothing is kept.\n"
 def command(*, force: bool, as_json: bool) -> None:
     from tuner.session.calibrating import calibrate_machine
 
-    with _hear_interrupt() as stop:
+    with hear_interrupts(answer=_STOPPING, at_once=True) as stop:
         found = calibrate_machine(force=force, tell=say, stop=stop)
     if not found.fresh:
         say(f"Kept from {found.ceilings.made}; --force measures again.")
@@ -36,28 +33,6 @@ def command(*, force: bool, as_json: bool) -> None:
         print_json(found.ceilings)
         return
     print_rich(found.ceilings.summary, *_draw(found.ceilings), *(f"note: {doubt}" for doubt in found.ceilings.doubts))
-
-
-@contextmanager
-def _hear_interrupt() -> Iterator[Stop]:
-    """Ctrl-C or SIGTERM stops at once: half a calibration is of no use."""
-    from tuner.measure.stop import Stop
-
-    stop = Stop()
-
-    def hear(number: int, frame: object) -> None:
-        del number, frame
-        if not stop.requested:
-            os.write(2, _STOPPING)
-        stop.request()
-        stop.request()
-
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _draw(ceilings: Ceilings) -> Iterator[Table]:

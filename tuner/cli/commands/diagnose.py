@@ -47,7 +47,7 @@ def command(
 ) -> None:
     from tuner.cli.commands._findings import render_diagnosis
     from tuner.cli.commands._progress import open_progress
-    from tuner.cli.commands.tune import hear_interrupts
+    from tuner.cli.interrupts import hear_interrupts
     from tuner.cli.output import print_json, print_rich, say
     from tuner.hardware import HardwareProfile
     from tuner.roofline.ceilings import Ceilings

@@ -46,7 +46,7 @@ def command(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    from tuner.cli.commands.tune import hear_interrupts
+    from tuner.cli.interrupts import hear_interrupts
     from tuner.report.build import build_side
     from tuner.session import MeasureRequest, measure_once
 

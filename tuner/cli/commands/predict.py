@@ -57,9 +57,9 @@ def command(
     )
 
     def find_figures(profile: HardwareProfile) -> Ceilings:
-        from tuner.cli.commands.tune import hear_interrupts
+        from tuner.cli.interrupts import hear_interrupts
 
-        with hear_interrupts() as stop:
+        with hear_interrupts(answer="Stopping; nothing is kept.", at_once=True) as stop:
             return find_stored_figures(profile, may_calibrate=not no_calibrate, say=say, stop=stop)
 
     forecasts = predict_models(request, find_figures=find_figures)

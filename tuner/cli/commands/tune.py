@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli.interrupts import hear_interrupts
 from tuner.cli.options import (
     demo_option,
     engine_option,
@@ -25,10 +22,9 @@ from tuner.cli.options import (
 from tuner.cli.output import print_json, print_rich, print_text, say
 
 if TYPE_CHECKING:
-    from tuner.measure.stop import Stop
     from tuner.session import Saved
 
-_ONCE = b"\nFinishing this sample, then saving; once more stops at once.\n"
+_SAVING = "Finishing this sample, then saving; once more stops at once."
 
 
 @click.command("tune", help="Search the settings that make MODEL (a file, or all formats of one) fastest here.")
@@ -64,7 +60,7 @@ def command(*, rpc: str, as_json: bool, verbose: bool, storage: str, **options: 
     servers = tuple(server.strip() for server in rpc.split(",") if server.strip())
     request = restore_request(TuneRequest(**options, storage=storage or DEFAULT_STORAGE, rpc=servers))
     progress = open_progress(goal=request.objective.split(",")[0].strip(), verbose=verbose)
-    with hear_interrupts() as stop, progress:
+    with hear_interrupts(answer=_SAVING) as stop, progress:
         report = tune(request, emit=progress.show, stop=stop)
     if as_json:
         print_json(report)
@@ -75,27 +71,6 @@ def command(*, rpc: str, as_json: bool, verbose: bool, storage: str, **options: 
         say(f"Written: {saved.path}")
     else:
         print_text("\n".join(_list_commands(saved)))
-
-
-@contextmanager
-def hear_interrupts() -> Iterator[Stop]:
-    """Ctrl-C or SIGTERM once: finish the sample and save; twice: now. A main thread's matter."""
-    from tuner.measure.stop import Stop
-
-    stop = Stop()
-
-    def hear(number: int, frame: object) -> None:
-        del number, frame
-        if not stop.requested:
-            os.write(2, _ONCE)
-        stop.request()
-
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _list_commands(saved: Saved) -> list[str]:

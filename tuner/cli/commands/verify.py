@@ -15,7 +15,7 @@ from tuner.cli.options import json_option, no_memory_check_option, reserve_optio
 @with_options(reserve_option, no_memory_check_option, json_option, verbose_option)
 def command(*, file: str, budget: str, reserve: str, no_memory_check: bool, as_json: bool, verbose: bool) -> int:
     from tuner.cli.commands._progress import open_progress
-    from tuner.cli.commands.tune import hear_interrupts
+    from tuner.cli.interrupts import hear_interrupts
     from tuner.cli.output import complain, print_json, print_rich
     from tuner.errors import ExitCode
     from tuner.session import verify
