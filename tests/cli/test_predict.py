@@ -8,14 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.builders.ceilings import BANDWIDTH, COMPUTE, make_ceilings
 from tests.builders.gguf_files import GGMLQuantizationType, write_llama
+from tests.study.fakes import PHASE
+from tuner.cli.commands._forecast import FAR_BELOW, tell_phase
 from tuner.cli.main import run
 from tuner.hardware import HardwareProfile
 from tuner.report.record import Side
 from tuner.roofline.ceilings import Ceilings
+from tuner.roofline.record import Resource
 
 METRICS = ("ttft_ms", "tpot_ms", "latency_ms", "throughput_tps", "throughput_total_tps")
 SHEET = ("--machine", "rtx-4090")
@@ -184,3 +188,15 @@ def test_neither_the_engine_nor_the_search_nor_the_screen_is_imported(model: Pat
         [sys.executable, "-c", script, "predict", str(model), *SHEET], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("bound", ["compute", "memory bandwidth", "fixed overhead"])
+@pytest.mark.parametrize("reached", [0.05, 0.9])
+def test_hardware_is_blamed_only_where_its_limit_is_near(bound: Resource, reached: float) -> None:
+    """Far below a roof it cannot be what holds a phase up; what layers cost by themselves has no roof."""
+    phase = msgspec.structs.replace(PHASE, bound=bound, shares={bound: 1.0}, reached=reached, attention_share=0.7)
+    said = tell_phase("Writing the answer (decode)", phase, "predicted")
+    is_roof = bound != "fixed overhead"
+    assert ("lost in how llama.cpp works through the history" in said) == (is_roof and reached < FAR_BELOW)
+    assert ("mostly waits for" in said) == (not is_roof or reached >= FAR_BELOW)
+    assert "predicted)" in said

@@ -37,6 +37,11 @@ _MEANINGS: Final[dict[Resource, str]] = {
     "fixed overhead": "what each layer and step costs however small the model",
 }
 
+_LIMITS: Final = {"compute": "the processor's arithmetic", "memory bandwidth": "memory"}
+
+FAR_BELOW: Final = 0.3
+"""Share of the binding roof below which the roof cannot be what holds a phase up."""
+
 _REMEDIES: Final[dict[Resource, str]] = {
     "compute": "fewer prompt tokens, a faster processor or a smaller model help; faster memory does not",
     "memory bandwidth": "a smaller format, a smaller model or faster memory help; more computing power does not",
@@ -119,8 +124,8 @@ def render_forecast(item: Forecast, ceilings: Ceilings, *, verbose: bool) -> Ite
     """One model: figures, what binds, the history, the slots, memory."""
     prediction, basis = item.prediction, item.prediction.ttft.basis
     yield _draw_figures(item, ceilings)
-    yield _tell_phase("Reading the prompt (prefill)", prediction.prefill, basis)
-    yield _tell_phase("Writing the answer (decode)", prediction.decode, basis)
+    yield tell_phase("Reading the prompt (prefill)", prediction.prefill, basis)
+    yield tell_phase("Writing the answer (decode)", prediction.decode, basis)
     yield _draw_depths(item)
     yield _draw_slots(item)
     yield _tell_knee(item)
@@ -176,7 +181,7 @@ def _draw_figures(item: Forecast, ceilings: Ceilings) -> Table:
     return table
 
 
-def _tell_phase(title: str, phase: PhasePrediction, basis: str) -> str:
+def tell_phase(title: str, phase: PhasePrediction, basis: str) -> str:
     """What binds a phase and by how much, for somebody who never heard of a roofline."""
     share, reached, history = (
         format_amount(each, "share") for each in (phase.shares[phase.bound], phase.reached, phase.attention_share)
@@ -184,11 +189,21 @@ def _tell_phase(title: str, phase: PhasePrediction, basis: str) -> str:
     side = "below" if phase.intensity < phase.ridge else "above"
     intensity, ridge = (format_amount(each, "operations") for each in (phase.intensity, phase.ridge))
     return (
-        f"{title} mostly waits for {_MEANINGS[phase.bound]} ({share} of the time, {basis}). "
-        f"So {_REMEDIES[phase.bound]}. "
+        f"{_tell_bound(title, phase, share, basis)} "
         f"It does {intensity} for each byte read, {side} this machine's balance of {ridge}, "
         f"and reaches {reached} of the limit; {history} of the time goes to the history."
     )
+
+
+def _tell_bound(title: str, phase: PhasePrediction, share: str, basis: str) -> str:
+    if phase.bound in {"compute", "memory bandwidth"} and phase.reached < FAR_BELOW:
+        lost = "the history" if phase.attention_share > 0.5 else "the weights"
+        return (
+            f"{title} could go no faster than {_LIMITS[phase.bound]} allows, but stays far below that: most is lost in how "
+            f"llama.cpp works through {lost} here ({basis}). So other settings or another format may help more than other "
+            "hardware; `rooftune diagnose` says which."
+        )
+    return f"{title} mostly waits for {_MEANINGS[phase.bound]} ({share} of the time, {basis}). So {_REMEDIES[phase.bound]}."
 
 
 def _draw_depths(item: Forecast) -> Table:
