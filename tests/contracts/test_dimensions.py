@@ -8,6 +8,8 @@ import pytest
 
 from tests.builders.situations import make_layer, make_machine, make_situation, make_spec
 from tuner.discover import discover_classes
+from tuner.engines.base import PrepareRequest
+from tuner.engines.llama_cpp_python.settings import pick_context_settings, pick_model_settings
 from tuner.runconfig import RunConfig
 from tuner.space import Absent, Dimension, Domain, SpaceSituation, dimensions, list_dimensions
 from tuner.workload import PRESETS
@@ -26,6 +28,27 @@ SITUATIONS: dict[str, SpaceSituation] = {
     "a file that says little": make_situation(machine=make_machine(gpus=1), models=(BARE,)),
     "remote devices, little memory": make_situation(machine=make_machine(available_bytes=1), rpc_devices=2),
 }
+
+
+WITHOUT_LISTED_VALUES = {"load_mode": ("auto", "none"), "swa_full": (False, True)}
+"""Two values of what no situation above searches unasked."""
+
+
+def list_values(dimension: Dimension) -> tuple[object, ...]:
+    """Two different values that the setting takes somewhere."""
+    verdicts = [dimension.find_domain(situation) for situation in SITUATIONS.values()]
+    found = [verdict.values for verdict in verdicts if isinstance(verdict, Domain) and len(verdict.values) > 1]
+    return found[0] if found else WITHOUT_LISTED_VALUES[dimension.name]
+
+
+def find_rebuilt(before: RunConfig, after: RunConfig) -> str:
+    """What the engine brings about anew to go from one point to the other."""
+    models = [pick_model_settings(PrepareRequest(config=config, workload=PRESETS["quick"])) for config in (before, after)]
+    if models[0] != models[1]:
+        return "model"
+    if pick_context_settings(before) != pick_context_settings(after):
+        return "context"
+    return "process" if before.numa != after.numa else "live"
 
 
 def test_each_setting_has_one_dimension() -> None:
@@ -48,6 +71,14 @@ class TestDimension:
         assert dimension.affects
         assert dimension.affects <= {"prefill", "decode", "memory"}
         assert dimension.cost in ("live", "context", "model", "process")
+
+    def test_a_change_of_it_reaches_the_engine_at_its_declared_cost(self, dimension: Dimension) -> None:
+        """Nothing is rebuilt without need, and no setting is searched that the engine does not take."""
+        first, second = list_values(dimension)[:2]
+        base = RunConfig(model="/m/a.gguf", threads=1, threads_batch=1)
+        before, after = (base.replace(**{dimension.name: value}) for value in (first, second))
+        assert before != after
+        assert find_rebuilt(before, after) == dimension.cost
 
     @pytest.mark.parametrize("name", SITUATIONS)
     def test_its_values_are_distinct_and_its_own(self, dimension: Dimension, name: str) -> None:
