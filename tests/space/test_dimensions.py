@@ -8,6 +8,8 @@ import pytest
 
 from tests.builders.situations import GIB, make_layer, make_machine, make_situation, make_spec
 from tuner.errors import BadInputError
+from tuner.model.spec import LayerSpec
+from tuner.runconfig import RunConfig
 from tuner.space import Absent, Domain, SpaceSituation, find_dimension
 from tuner.workload import PRESETS, Workload
 
@@ -21,6 +23,9 @@ RECURRENT = make_spec(architecture="mamba", layers=(make_layer(kind="recurrent")
 MLA = make_spec(layers=(make_layer(head=576, head_v=512, mla=True),) * 4, n_layer=4, is_mla=True)
 HEAD_80 = make_spec(layers=(make_layer(head=80),) * 4, n_layer=4)
 WINDOW = make_spec(layers=(make_layer(kind="sliding"), make_layer()), n_layer=2, n_swa=1024)
+SILENT = make_spec(
+    layers=(LayerSpec(kind="attention", n_head=None, n_head_kv=None, key_length=None, value_length=None),), n_layer=1
+)
 
 
 def find_domain(name: str, situation: SpaceSituation) -> Domain | Absent:
@@ -114,6 +119,13 @@ ABSENT: dict[str, tuple[str, dict[str, Any], str]] = {
     "V format with latent attention": ("cache_type_v", {"models": (MLA,)}, "keys only"),
     "K format with head 80": ("cache_type_k", {"models": (HEAD_80,)}, "80 is not a multiple of 32"),
     "V format with head 80": ("cache_type_v", {"models": (HEAD_80,)}, "80 is not a multiple of 32"),
+    "K format of unknown heads": ("cache_type_k", {"models": (SILENT,)}, "how large a head is"),
+    "V format of unknown heads": ("cache_type_v", {"models": (SILENT,)}, "how large a head is"),
+    "K format where even the layers are unknown": (
+        "cache_type_k",
+        {"models": (make_spec(n_layer=None, context_length=None),)},
+        "how large a head is",
+    ),
     "window without window layers": ("swa_full", {}, "no sliding-window layers"),
     "window with window layers": ("swa_full", {"models": (WINDOW,)}, "costs memory and time"),
     "one node": ("numa", {}, "one NUMA node"),
@@ -177,7 +189,20 @@ DEFAULTS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "flash attention": ("flash_attn", {}, "auto"),
     "window": ("swa_full", {"models": (WINDOW,)}, False),
     "first file": ("model", {"models": (make_spec(path="/m/a.gguf"), make_spec(path="/m/b.gguf"))}, "/m/a.gguf"),
+    "experts with their blocks": ("n_cpu_moe", {"machine": GPU, "models": (MOE,)}, 0),
+    "split by layers": ("split_mode", {"machine": TWO_GPUS}, "layer"),
+    "shares by free memory": ("tensor_split", {"machine": TWO_GPUS}, ()),
+    "the first device": ("main_gpu", {"machine": TWO_GPUS}, 0),
+    "the cache with its layers": ("no_kv_offload", {"machine": GPU}, False),
+    "host weights on the device": ("op_offload", {"machine": GPU}, True),
+    "loading": ("load_mode", {}, "auto"),
+    "no NUMA policy": ("numa", {"machine": make_machine(nodes=2)}, "off"),
 }
+
+
+def test_the_default_of_every_setting_is_told() -> None:
+    """So that a new one is not forgotten above."""
+    assert {dimension for dimension, _, _ in DEFAULTS.values()} == set(RunConfig.__struct_fields__)
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

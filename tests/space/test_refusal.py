@@ -106,6 +106,23 @@ def test_beyond_the_training_context_there_is_only_a_warning() -> None:
     assert "8192" in find_warnings(RunConfig(ctx_size=16_384), EVEN)[0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ctx_size": 65_536, "cache_type_k": "q4_0", "cache_type_v": "q4_0"}, "a cache of q4_0 over 65536 tokens"),
+        ({"ctx_size": 65_536, "cache_type_v": "q5_1"}, "a cache of q5_1"),
+        ({"ctx_size": 65_536, "cache_type_k": "iq4_nl", "cache_type_v": "q4_0"}, "a cache of iq4_nl and q4_0"),
+        ({"ctx_size": 65_536, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}, ""),
+        ({"ctx_size": 32_768, "cache_type_k": "q4_0", "cache_type_v": "q4_0"}, ""),
+        ({"ctx_size": 65_536, "parallel": 2, "cache_type_k": "q4_0", "cache_type_v": "q4_0"}, ""),
+    ],
+)
+def test_a_coarse_cache_over_a_long_context_is_warned_of(settings: dict[str, object], said: str) -> None:
+    """Below q8_0 and above 32k tokens in one slot."""
+    warnings = find_warnings(RunConfig(**settings), RefusalFacts(context_length=131_072))
+    assert (said in warnings[0]) if said else warnings == ()
+
+
 MODELS: dict[str, tuple[ModelSpec, tuple[int, ...], tuple[int, ...]]] = {
     "plain": (make_spec(), (64,), (64,)),
     "window layers of another size": (

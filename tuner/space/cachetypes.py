@@ -22,7 +22,12 @@ def list_cache_types(situation: SpaceSituation, *, side: Literal["K", "V"]) -> D
     if not has_cache(situation):
         return Absent(reason="this model keeps a fixed state in place of a KV cache")
     half = 0 if side == "K" else 1
-    sizes = {size for spec in situation.models for size in cached_head_sizes(spec)[half]}
+    told = [cached_head_sizes(spec)[half] for spec in situation.models if spec.has_kv or not spec.layers]
+    if not all(told):
+        return Absent(
+            reason="the file does not say how large a head is, so no other format is sure to fit", may_be_asked_for=True
+        )
+    sizes = {size for each in told for size in each}
     uneven = sorted(size for size in sizes if size % CACHE_BLOCK)
     if uneven:
         return Absent(

@@ -19,6 +19,11 @@ MOST_SLOTS: Final = 256
 CACHE_BLOCK: Final = 32
 """Values that share a scale in every quantised type that a KV cache may have."""
 
+LONG_CONTEXT: Final = 32_768
+"""Tokens per slot above which a cache coarser than q8_0 is warned of."""
+
+_COARSE_CACHE_TYPES: Final = QUANTISED_CACHE_TYPES - {"q8_0"}
+
 
 class RefusalFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What decides whether llama.cpp takes a point, for one model and workload."""
@@ -54,12 +59,24 @@ def find_refusal(config: RunConfig, facts: RefusalFacts) -> str | None:
 
 
 def find_warnings(config: RunConfig, facts: RefusalFacts) -> tuple[str, ...]:
-    """What llama.cpp does, but only with a warning."""
+    """What llama.cpp does, but only with a warning, and what it does without one although it costs answers."""
+    return tuple(filter(None, (_warn_of_training(config, facts), _warn_of_coarse_cache(config))))
+
+
+def _warn_of_training(config: RunConfig, facts: RefusalFacts) -> str:
+    per_slot, trained = _cells_per_slot(config), facts.context_length
+    if trained is None or per_slot <= trained:
+        return ""
+    return f"{per_slot} tokens per slot are more than the {trained} the model was trained with; answers may degrade."
+
+
+def _warn_of_coarse_cache(config: RunConfig) -> str:
+    """Errors of a rounded cache add up over the tokens that are attended to."""
+    coarse = sorted({config.cache_type_k, config.cache_type_v} & _COARSE_CACHE_TYPES)
     per_slot = _cells_per_slot(config)
-    if facts.context_length is None or per_slot <= facts.context_length:
-        return ()
-    trained = facts.context_length
-    return (f"{per_slot} tokens per slot are more than the {trained} the model was trained with; answers may degrade.",)
+    if not coarse or per_slot <= LONG_CONTEXT:
+        return ""
+    return f"a cache of {' and '.join(coarse)} over {per_slot} tokens per slot loses details of what was read; q8_0 is safer."
 
 
 def _check_kind(config: RunConfig, facts: RefusalFacts) -> str | None:
