@@ -39,6 +39,18 @@ def test_what_llama_would_set_differently_is_set() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flash", "cache_type_v", "written"),
+    [("on", "f16", True), ("off", "f16", False), ("auto", "f16", False), ("auto", "q8_0", True), ("on", "q8_0", True)],
+)
+def test_flash_attention_is_on_or_off(flash: str, cache_type_v: str, written: bool) -> None:
+    """A quantised V cache makes auto on, as in llama.cpp: with off the file would not load; the comment says what is written."""
+    tuned = report(best=TUNED.replace(flash_attn=flash, cache_type_v=cache_type_v))
+    assert build_arguments(tuned)["flash_attn"] is written
+    said = [each for each in LlamaCppPython().dropped(tuned) if "flash_attn auto" in each]
+    assert [f"{'on' if written else 'off'} is written" in each for each in said] == [True] * (flash == "auto")
+
+
+@pytest.mark.parametrize(
     ("mode", "mapped", "locked"),
     [("auto", True, False), ("none", False, False), ("mmap", True, False), ("mlock", False, True), ("mmap+mlock", True, True)],
 )

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tuner.errors import BadInputError
 from tuner.export.base import Export, describe_origin, write_comments
 from tuner.report import Report
-from tuner.runconfig import RunConfig
+from tuner.runconfig import QUANTISED_CACHE_TYPES, RunConfig
 
 TYPE_IDS: Final = {
     "f32": 0,
@@ -78,7 +78,10 @@ class LlamaCppPython(Export):
     def dropped(self, report: Report) -> list[str]:
         config = report.best.config
         checks = (
-            (config.flash_attn == "auto", "flash_attn auto: Llama() knows only on and off; off is written."),
+            (
+                config.flash_attn == "auto",
+                f"flash_attn auto: Llama() knows only on and off; {'on' if _uses_flash(config) else 'off'} is written.",
+            ),
             (config.parallel > 1, f"parallel {config.parallel}: Llama() holds one sequence; one slot's context is written."),
             (config.n_cpu_moe > 0, f"n_cpu_moe {config.n_cpu_moe}: not available in Llama()."),
             (config.load_mode == "auto", "load_mode auto: Llama() always decides; mapping the file is written."),
@@ -99,7 +102,7 @@ def build_arguments(report: Report) -> dict[str, Any]:
         "n_ubatch": config.ubatch_size,
         "n_threads": config.threads,
         "n_threads_batch": config.threads_batch or config.threads,
-        "flash_attn": config.flash_attn == "on",
+        "flash_attn": _uses_flash(config),
         "type_k": _find_type_id(config.cache_type_k),
         "type_v": _find_type_id(config.cache_type_v),
         "swa_full": config.swa_full,
@@ -111,6 +114,11 @@ def build_arguments(report: Report) -> dict[str, Any]:
         "yarn_beta_slow": -1.0,
         "verbose": False,
     }
+
+
+def _uses_flash(config: RunConfig) -> bool:
+    """With a quantised V cache auto becomes on in llama.cpp, and Llama() fails with off."""
+    return config.flash_attn == "on" or (config.flash_attn == "auto" and config.cache_type_v in QUANTISED_CACHE_TYPES)
 
 
 def _write_devices(config: RunConfig) -> dict[str, Any]:
