@@ -76,6 +76,70 @@ def test_an_empty_machine_has_a_profile(tmp_path: Path) -> None:
     assert len(found.notes) == 3
 
 
+NONSENSE = (
+    "",
+    "\n",
+    "junk",
+    "-1",
+    "0",
+    "99999999999999999999999",
+    "1.5",
+    "a: b: c",
+    "0-",
+    "\x00\x01\ud7ff",
+    "max max",
+    "é" * 5000,
+)
+"""What a file of the kernel never says, but a sandbox or a driver may."""
+
+MORE_FILES = {
+    "/sys/devices/system/node/node0/cpulist": "0-7\n",
+    "/sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 33554432 kB\n",
+    "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "3000000\n",
+    "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+    "/sys/devices/system/cpu/cpu0/cpu_capacity": "1024\n",
+    "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": "0\n",
+    "/sys/devices/cpu_core/cpus": "0-3\n",
+    "/sys/devices/cpu_atom/cpus": "4-7\n",
+    "/sys/fs/cgroup/cpu.max": "400000 100000\n",
+    "/sys/fs/cgroup/memory.max": "max\n",
+    "/sys/fs/cgroup/memory.current": "1000\n",
+    "/sys/fs/cgroup/memory.stat": "inactive_file 5\n",
+    "/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+    "/sys/class/power_supply/BAT0/type": "Battery\n",
+    "/sys/class/power_supply/BAT0/capacity": "50\n",
+    "/sys/firmware/acpi/platform_profile": "balanced\n",
+    "/proc/pressure/cpu": "some avg10=0.10 avg60=0.00\n",
+    "/proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+    "/etc/os-release": 'PRETTY_NAME="Test 1"\n',
+}
+
+
+@pytest.mark.parametrize("name", [*list_desktop(), *MORE_FILES])
+def test_nonsense_in_a_file_of_the_kernel_is_no_error(name: str, tmp_path: Path) -> None:
+    """Whatever one file says, the profile is made, its counts make sense, and it goes through JSON."""
+    for text in NONSENSE:
+        found = profile(tmp_path, {**MORE_FILES, name: text})
+        assert 1 <= found.cpu.physical_cores <= found.cpu.logical_cpus <= 8
+        assert 1 <= found.limits.usable_physical <= found.limits.usable_threads <= 8
+        available = found.limits.memory_available_bytes
+        assert available is None or available >= 0
+        assert msgspec.json.decode(msgspec.json.encode(found), type=HardwareProfile) == found
+
+
+def test_every_file_that_is_missing_is_unknown_and_noted(tmp_path: Path) -> None:
+    """What people ask for first is named in the note when the machine does not tell it."""
+    (found,) = (note for note in profile_of_nothing(tmp_path).notes if "does not tell" in note)
+    for words in ("processor's name", "vector features", "caches", "cores and threads", "main memory", "swap", "load"):
+        assert words in found, words
+
+
+def profile_of_nothing(root: Path) -> HardwareProfile:
+    return profile_machine(
+        root=root, environ={}, nvml=NO_DRIVER, ask_build=lambda: b"", counts=CoreCounts(physical=None, logical=2, system=2)
+    )
+
+
 def test_device_and_driver_are_joined_by_bus(tmp_path: Path) -> None:
     """llama.cpp's device carries the UUID of the driver's card."""
     found = profile(tmp_path, nvml=FakeNvml(make_card(bus=9, uuid="GPU-other"), make_card()), answer=CUDA)
@@ -128,7 +192,7 @@ def test_without_a_build_there_is_no_device() -> None:
     [
         ({"/sys/fs/cgroup/cpu.max": "200000 100000"}, NO_DRIVER, CPU_ONLY, "Only 2 of 8 visible CPUs may be used here (/sys/fs/cgroup/cpu.max)"),
         ({}, NO_DRIVER, CPU_ONLY, "This CPU has SSE3, SSSE3, AVX, F16C, FMA, BMI2"),
-        ({}, FakeNvml(make_card()), CPU_ONLY, "cannot use the GPU: reinstall it with CMAKE_ARGS='-DGGML_CUDA=on' pip install "),
+        ({}, FakeNvml(make_card()), CPU_ONLY, "CMAKE_ARGS='-DGGML_CUDA=on' pip install "),
         ({"/proc/meminfo": "MemTotal: 1024 kB\n"}, NO_DRIVER, CPU_ONLY, "does not tell available memory"),
         ({}, FakeNvml(make_card()), {**CPU_ONLY, "backends": ["CUDA", "CPU"]}, "built for CUDA but finds no GPU"),
         ({}, NO_DRIVER, {"import_error": "ImportError: gone"}, "llama_cpp cannot be loaded: ImportError: gone"),

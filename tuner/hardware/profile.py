@@ -15,13 +15,22 @@ from typing import Any
 import msgspec
 
 from tuner.hardware.build import probe_build
-from tuner.hardware.cpu import CoreCounts, probe_cpu
+from tuner.hardware.cpu import CoreCounts, group_cores, list_online, probe_cpu
 from tuner.hardware.environment import SystemNames, probe_environment
 from tuner.hardware.gpus import probe_gpus
 from tuner.hardware.limits import probe_limits
 from tuner.hardware.memory import probe_memory
 from tuner.hardware.rebuilding import explain_missing_simd, write_rebuild
-from tuner.hardware.record import BuildFacts, CpuFacts, DeviceFacts, GpuFacts, HardwareProfile, LimitFacts, MemoryFacts
+from tuner.hardware.record import (
+    BuildFacts,
+    CpuFacts,
+    DeviceFacts,
+    EnvironmentFacts,
+    GpuFacts,
+    HardwareProfile,
+    LimitFacts,
+    MemoryFacts,
+)
 from tuner.hardware.tree import Tree
 from tuner.units import format_bytes
 
@@ -53,6 +62,8 @@ def profile_machine(
     build, build_note = probe_build(cpu.simd, ask=ask_build)
     names = SystemNames(system=platform.system(), kernel=platform.release(), python=platform.python_version())
     devices = match_devices(build, gpus)
+    environment = probe_environment(tree, names, environ)
+    silence = _find_silence(tree, cpu, memory, environment)
     return HardwareProfile(
         cpu=cpu,
         memory=memory,
@@ -60,10 +71,8 @@ def profile_machine(
         gpus=gpus,
         devices=devices,
         build=build,
-        environment=probe_environment(tree, names, environ),
-        notes=tuple(
-            filter(None, (*_find_silence(cpu, memory), *gpu_notes, build_note, *_find_mismatches(cpu, limits, build, gpus)))
-        ),
+        environment=environment,
+        notes=tuple(filter(None, (*silence, *gpu_notes, build_note, *_find_mismatches(cpu, limits, build, gpus)))),
         fingerprint=fingerprint_machine(cpu, memory, gpus),
         summary=summarise_machine(cpu, memory, limits, gpus, devices),
     )
@@ -136,15 +145,22 @@ def summarise_machine(
     return ", ".join((name, cores, ram, " + ".join(cards) or "no GPU"))
 
 
-def _find_silence(cpu: CpuFacts, memory: MemoryFacts) -> list[str]:
+def _find_silence(tree: Tree, cpu: CpuFacts, memory: MemoryFacts, environment: EnvironmentFacts) -> list[str]:
     silent = [
         *(["the processor's name (/proc/cpuinfo)"] if cpu.model is None else []),
         *(["its vector features (/proc/cpuinfo)"] if not cpu.simd else []),
         *(["its caches (/sys/devices/system/cpu)"] if not cpu.caches else []),
+        *(["which cores and threads belong together (/sys/devices/system/cpu)"] if not _tells_topology(tree) else []),
         *(["main memory (/proc/meminfo)"] if memory.total_bytes is None else []),
         *(["available memory (/proc/meminfo)"] if memory.available_bytes is None and memory.total_bytes is not None else []),
+        *(["swap (/proc/meminfo)"] if memory.swap_total_bytes is None else []),
+        *(["its load (/proc/loadavg)"] if environment.load_1m is None else []),
     ]
     return [f"This machine does not tell {', '.join(silent)}."] if silent else []
+
+
+def _tells_topology(tree: Tree) -> bool:
+    return bool(group_cores(tree, list_online(tree, tree.read("/proc/cpuinfo") or "")))
 
 
 def _find_mismatches(cpu: CpuFacts, limits: LimitFacts, build: BuildFacts | None, gpus: tuple[GpuFacts, ...]) -> list[str]:
@@ -159,7 +175,7 @@ def _find_mismatches(cpu: CpuFacts, limits: LimitFacts, build: BuildFacts | None
         notes.append(
             "llama.cpp was built for CUDA but finds no GPU: its CUDA is newer than the driver, or no device file is reachable."
             if "CUDA" in build.backends
-            else f"This llama.cpp build cannot use the GPU: reinstall it with {write_rebuild(build, '-DGGML_CUDA=on')}"
+            else f"This llama.cpp build cannot use the GPU: reinstall it with `{write_rebuild(build, '-DGGML_CUDA=on')}`."
         )
     return notes
 
