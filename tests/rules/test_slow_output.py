@@ -113,6 +113,10 @@ SPEAKS = {
         code="DEC06", situation=make_case(machine=GPU, model=EIGHT, config={"n_gpu_layers": 8}, speed=None), severity="slows",
         change={"n_gpu_layers": 33},
     ),
+    "DEC06 a part on a remote device, never calibrated: a trial": Golden(
+        code="DEC06", situation=make_case(machine=FAR, model=EIGHT, config={"n_gpu_layers": 8}, speed=None), severity="hint",
+        change={"n_gpu_layers": 0}, says=("only a trial tells",), evidence={"layers on the device": 8},
+    ),
     "DEC07 experts stay outside (case 93)": Golden(
         code="DEC07",
         situation=make_case(machine=SMALL_GPU, model=EXPERTS, config={"n_gpu_layers": 16}, speed=None),
@@ -158,6 +162,10 @@ SPEAKS = {
         code="DEC12", situation=make_case(model=EIGHT, speed=Pretended(bandwidth=10e9)), severity="hint",
         says=("2.66B parameters",), evidence={"a quick reader's time per token": 150.0},
     ),
+    "DEC12 fast enough to read along, and complained of": Golden(
+        code="DEC12", situation=make_case(symptom="slow-output"), severity="hint",
+        says=("must be faster still", "500M parameters"), evidence={"half of that": 7.17, "parameters that this allows": 5e8},
+    ),
 }  # fmt: skip
 
 SILENT = {
@@ -176,10 +184,7 @@ SILENT = {
     "DEC05 several users": ("DEC05", make_case(workload=PRESETS["batch"], config={"threads": 1, "threads_batch": 8})),
     "DEC06 no device": ("DEC06", make_case(model=EIGHT)),
     "DEC06 all on a fast device": ("DEC06", make_case(machine=GPU, model=EIGHT)),
-    "DEC06 a remote device, never calibrated": (
-        "DEC06",
-        make_case(machine=FAR, model=EIGHT, config={"n_gpu_layers": 8}, speed=None),
-    ),
+    "DEC06 all on a remote device, never calibrated": ("DEC06", make_case(machine=FAR, model=EIGHT, speed=None)),
     "DEC07 a dense model": ("DEC07", make_case(machine=SMALL_GPU, model=EIGHT, config={"n_gpu_layers": 16})),
     "DEC07 all fits": ("DEC07", make_case(machine=GPU, model=EXPERTS)),
     "DEC08 fits": ("DEC08", make_case(model=F16)),
@@ -200,7 +205,8 @@ SILENT = {
     ),
     "DEC11 several users (case 90)": ("DEC11", make_case(workload=PRESETS["batch"], symptom="slow-output")),
     "DEC11 fast enough": ("DEC11", make_case()),
-    "DEC12 reading speed": ("DEC12", make_case(symptom="slow-output")),
+    "DEC12 reading speed": ("DEC12", make_case()),
+    "DEC11 a draft model guesses already": ("DEC11", make_case(symptom="slow-output", draft=make_model())),
 }
 
 

@@ -40,7 +40,7 @@ SPEAKS = {
         situation=make_case(symptom="slow-start"),
         severity="hint",
         says=("arithmetic", "smaller file helps the answer"),
-        evidence={"prompt": 512, "where memory stops to be the limit": 12.0},
+        evidence={"prompt": 512, "from how many on arithmetic is the limit": 12.0},
     ),
     "PRE02 small pieces": Golden(
         code="PRE02",
@@ -125,7 +125,7 @@ SPEAKS = {
         situation=make_case(machine=GPU, config={"n_gpu_layers": 0}),
         severity="slows",
         change={"n_gpu_layers": 17},
-        says=("all blocks and the output",),
+        says=("all layers and the output",),
     ),
     "PRE07 a long prompt from nothing": Golden(
         code="PRE07",

@@ -83,7 +83,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that rules may look at."""
 
     hardware: HardwareProfile
-    """The machine."""
+    """The machine, with devices on other machines that take layers."""
     model: ModelSpec
     """The file in question."""
     siblings: tuple[ModelSpec, ...] = ()
@@ -106,8 +106,10 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """What the user feels; None: nothing was said."""
     promise_ttft_ms: float | None = None
     """First token within this time was asked for, ms; None: no promise."""
-    rpc_devices: int = 0
-    """Devices on other machines that take layers."""
+    projector_bytes: int | None = None
+    """A projector for images or sound beside the model, with room for an input, bytes; None: none was named."""
+    draft: ModelSpec | None = None
+    """A small model that guesses tokens ahead; None: none was named."""
 
 
 class Rule(ABC):

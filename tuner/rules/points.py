@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.memory import Footprint, estimate_footprint
 from tuner.model import ModelSpec
 from tuner.rules.base import Situation
 from tuner.runconfig import RunConfig
@@ -23,6 +24,17 @@ def change_point(situation: Situation, changes: Mapping[str, Any]) -> RunConfig:
 def find_spec(situation: Situation, config: RunConfig) -> ModelSpec:
     """The file that `config` runs: a sibling where it names one, else the model in question."""
     return next((each for each in situation.siblings if each.path == config.model), situation.model)
+
+
+def count_memory(situation: Situation, config: RunConfig) -> Footprint:
+    """What a point takes of memory by cause and device, with what was named beside the model."""
+    return estimate_footprint(
+        find_spec(situation, config),
+        config,
+        machine=situation.hardware,
+        projector_bytes=situation.projector_bytes,
+        draft=situation.draft,
+    )
 
 
 def find_obstacle(situation: Situation, config: RunConfig) -> str | None:
@@ -54,5 +66,4 @@ def _draw_space(situation: Situation) -> SpaceSituation:
         models=(situation.model, *situation.siblings),
         workload=situation.workload,
         goals=("latency",),
-        rpc_devices=situation.rpc_devices,
     )

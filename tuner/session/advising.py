@@ -19,7 +19,7 @@ from tuner.rules.checking import check_situation
 from tuner.rules.points import change_point
 from tuner.session.checking import Checked
 from tuner.session.predicting import find_stored_figures
-from tuner.session.situation import describe_point
+from tuner.session.situation import add_remote_devices, describe_point
 from tuner.study.result import StudyResult
 from tuner.trial import Trial
 
@@ -35,11 +35,11 @@ def advise(checked: Checked, result: StudyResult, machine: HardwareProfile) -> t
         result.baseline.config,
         checked.workload,
         models=checked.models,
-        machine=machine,
+        machine=add_remote_devices(machine, len(checked.request.rpc)),
         memory=checked.memory,
         ceilings=_find_ceilings(checked, machine),
     )
-    situation = msgspec.structs.replace(situation, measurement=baseline, rpc_devices=len(checked.request.rpc))
+    situation = msgspec.structs.replace(situation, measurement=baseline)
     findings = compare_findings(situation, check_situation(situation), (*result.trials, *result.rounds))
     return tuple(msgspec.json.decode(msgspec.json.encode(findings)))
 

@@ -7,9 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from tuner.errors import BadInputError
 from tuner.hardware import HardwareProfile
-from tuner.memory import find_budget, find_misfit
+from tuner.hardware.record import DeviceFacts
+from tuner.memory import estimate_footprint, explain_misfit, find_budget, place_layers
+from tuner.memory.record import HOST
 from tuner.model import ModelSpec, read_model
 from tuner.roofline.ceilings import Ceilings
 from tuner.roofline.prediction import Predictor
@@ -31,14 +35,21 @@ def describe_point(
     machine: HardwareProfile,
     memory: MemoryRules,
     ceilings: Ceilings | None,
+    projector_bytes: int | None = None,
+    draft: ModelSpec | None = None,
 ) -> Situation:
-    """The situation of one effective point; `models` are its file and the other formats at hand."""
+    """The situation of one effective point; `models` are its file and the other formats at hand.
+
+    `machine` has the devices on other machines too (`add_remote_devices`); `projector_bytes` and `draft` lie beside the model.
+    """
     files = {each.path: each for each in models}
     spec = files.get(config.model, models[0])
     budget = find_budget(machine, reserve_bytes=memory.reserve_bytes)
 
     def misfit(asked: RunConfig) -> str | None:
-        return find_misfit(files.get(asked.model, spec), asked, budget, machine=machine)
+        model = files.get(asked.model, spec)
+        footprint = estimate_footprint(model, asked, machine=machine, projector_bytes=projector_bytes, draft=draft)
+        return explain_misfit(footprint, budget)
 
     return Situation(
         hardware=machine,
@@ -49,18 +60,34 @@ def describe_point(
         budget=budget,
         find_misfit=misfit,
         ceilings=ceilings,
-        predict=open_predictor(ceilings),
+        predict=open_predictor(ceilings, machine),
+        projector_bytes=projector_bytes,
+        draft=draft,
     )
 
 
-def open_predictor(ceilings: Ceilings | None) -> Callable[[ModelSpec, RunConfig, Workload], Prediction | None]:
-    """Predictions from these figures, each worked out once; None for what they do not cover."""
+def add_remote_devices(machine: HardwareProfile, count: int) -> HardwareProfile:
+    """`machine` with `count` devices of other machines before its own, as llama.cpp lists them; their memory is not known."""
+    remote = tuple(DeviceFacts(name=f"RPC{index}", backend="RPC") for index in range(count))
+    return msgspec.structs.replace(machine, devices=(*remote, *machine.devices))
+
+
+def open_predictor(
+    ceilings: Ceilings | None, machine: HardwareProfile | None = None
+) -> Callable[[ModelSpec, RunConfig, Workload], Prediction | None]:
+    """Predictions from these figures, each worked out once; None for what they do not cover: a point with layers on a device
+    without figures above all, which would else be predicted as if they were elsewhere. Without `machine` there is no device.
+    """
     if ceilings is None:
         return lambda _model, _config, _workload: None
     predictor = Predictor(ceilings)
+    covered = {HOST, *(each.device for each in ceilings.devices)}
 
     @cache
     def predict(model: ModelSpec, config: RunConfig, workload: Workload) -> Prediction | None:
+        placement = place_layers(model, config, machine)
+        if not {*placement.blocks, placement.output} <= covered:
+            return None
         try:
             return predictor.predict(model, config, workload)
         except BadInputError:
@@ -81,6 +108,14 @@ def find_siblings(spec: ModelSpec) -> tuple[ModelSpec, ...]:
         if _is_same_model(spec, other):
             found.setdefault(other.identity, other)
     return tuple(sorted(found.values(), key=lambda other: (-other.bits_per_weight, other.path)))
+
+
+def find_projectors(spec: ModelSpec) -> tuple[str, ...]:
+    """Projector files in the model's folder, by the name that publishers give them; they are not opened."""
+    try:
+        return tuple(sorted(str(each) for each in Path(spec.path).parent.glob("*mmproj*.gguf")))
+    except OSError:
+        return ()
 
 
 def _list_neighbours(path: Path) -> Sequence[Path]:

@@ -40,6 +40,18 @@ class TestWhatHistoryCosts:
         assert finding.change == {}
         assert finding.severity == "hint"
 
+    def test_a_limit_pays_in_time_from_a_history_on_and_in_memory_at_once(self) -> None:
+        """Half of what a token takes without history, at 21 ms a thousand; 65,536 tokens where 16,896 would do."""
+        situation = make_case(model=LLAMA, workload=DEEP, speed=SLOW, symptom="long-chat", config={"ctx_size": 65_536})
+        (finding,) = check_rule("CHT01", situation)
+        told = evidence_of(finding)
+        assert told["of it beyond what the workload needs"] == (65_536 - 16_896) * 131_072
+        bare = situation.predict(LLAMA, situation.config, msgspec.structs.replace(DEEP, depth_tokens=0))
+        assert bare is not None
+        limit = told["history that makes a token take half as long again as none"]
+        assert limit == pytest.approx(bare.tpot.value / 2 / 20.97 * 1000, abs=51)
+        assert f"limit the history to about {limit} tokens" in finding.remedy
+
     def test_without_figures_the_memory_is_told(self) -> None:
         (finding,) = check_rule("CHT01", make_case(model=LLAMA, workload=DEEP, speed=None, symptom="long-chat"))
         assert "each 1000 tokens of history add to each token" not in evidence_of(finding)

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.builders.ceilings import make_ceilings
 from tests.rules.builders import GIB, check_rule, evidence_of, make_blank, make_case, make_gpu, make_host, make_model
 from tuner.hardware import HardwareProfile
 from tuner.hardware.record import GpuFacts, GpuProcess, NumaNode
+from tuner.roofline.ceilings import DeviceCeiling, Figure
 from tuner.rules.base import Situation
 from tuner.rules.machine.hybrid_cores import _list_ranges
 from tuner.workload import Workload
@@ -125,6 +127,50 @@ def test_threads_above_the_pinned_processors_are_cut() -> None:
     limits = {"affinity_cpus": (0, 1), "affinity_count": 2, "usable_threads": 2, "usable_physical": 2}
     (finding,) = check_rule("MAC09", on(config={"threads": 8, "threads_batch": 8}, limits=limits))
     assert finding.change == {"threads": 2, "threads_batch": 2}
+
+
+class TestChannels:
+    """Without a word about channels the calibration tells: weights read no faster than one channel of usual modules brings."""
+
+    def check(self, *, speed: float = 10e9, arch: str = "x86_64", symptom: Any = "slow-output", **facts: Any) -> Any:
+        ceilings = msgspec.structs.replace(
+            make_ceilings(), devices=(DeviceCeiling(device="CPU", bandwidth=Figure(value=speed), compute=Figure(value=1e12)),)
+        )
+        machine = make_host(cpu={"arch": arch}, **facts)
+        return check_rule("MAC10", make_case(machine=machine, ceilings=ceilings, symptom=symptom))
+
+    def test_memory_as_slow_as_one_channel_is_to_be_looked_at(self) -> None:
+        (finding,) = self.check()
+        assert finding.severity == "hint"
+        assert "dmidecode" in finding.remedy
+        assert evidence_of(finding) == {
+            "weights were read at most at": 10.0,
+            "one channel of usual modules brings at most": 25.0,
+        }
+
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            {"speed": 30e9},
+            {"arch": "aarch64"},
+            {"cores": 2, "logical": 2},
+            {"usable": 4},
+            {"environment": {"virtual_machine": "kvm"}},
+            {"symptom": None},
+            {"memory": {"channels": 2}},
+        ],
+        ids=[
+            "two channels' worth",
+            "another kind",
+            "too few cores",
+            "some cores only",
+            "virtual",
+            "quick output",
+            "two are told",
+        ],
+    )
+    def test_it_is_silent_where_that_says_nothing_of_channels(self, facts: dict[str, Any]) -> None:
+        assert self.check(**facts) == ()
 
 
 class TestNuma:

@@ -63,6 +63,16 @@ class TestHowManySlots:
     def test_it_is_silent_at_the_knee(self, most: int, now: int) -> None:
         assert check_rule("USR01", make_case(workload=EIGHT, config={"parallel": now}, speed=Knee(most=most))) == ()
 
+    @pytest.mark.parametrize(("most", "said"), [(4, "hardly any further tokens"), (8, "all users fit")])
+    def test_who_asks_about_many_users_sees_the_numbers_in_any_case(self, most: int, said: str) -> None:
+        """Where throughput stops rising, and what each user pays there; there is nothing to change."""
+        situation = make_case(workload=EIGHT, config={"parallel": most}, speed=Knee(most=most), symptom="many-users")
+        (finding,) = check_rule("USR01", situation)
+        assert (finding.severity, finding.change) == ("hint", {})
+        assert f"Up to {most} conversations" in finding.remedy
+        assert said in finding.remedy
+        assert evidence_of(finding)["time per token of each user, 8 slots"] == (200 if most == 4 else 100)
+
     def test_it_is_silent_for_one_user_and_without_figures(self) -> None:
         assert check_rule("USR01", make_case(speed=Knee(most=4))) == ()
         assert check_rule("USR01", make_case(workload=EIGHT, speed=None)) == ()

@@ -8,6 +8,7 @@ import pytest
 from tests.rules.builders import GIB, check_rule, evidence_of, make_blank, make_case, make_host, make_model
 from tuner.model import ModelSpec
 from tuner.model.spec import LayerSpec
+from tuner.rules.points import count_memory
 from tuner.workload import PRESETS, Workload
 
 TINY = make_host(available_bytes=GIB // 2)
@@ -71,6 +72,32 @@ def test_the_product_is_laid_out() -> None:
 def test_the_recurrent_state_is_a_line_of_its_own() -> None:
     (finding,) = check_rule("MEM01", make_case(model=HYBRID, machine=TINY, config={"ctx_size": 262_144}))
     assert evidence_of(finding)["recurrent state"] == 48 * (36864 + 524_288) * 4
+
+
+def test_the_largest_context_is_told_in_any_case() -> None:
+    """Where something cheaper makes it fit, and where all fits and memory ran out all the same."""
+    short = make_case(model=LLAMA, machine=make_host(available_bytes=2 * GIB), config={"ctx_size": 16_384})
+    for situation in (short, make_case(model=LLAMA, machine=make_host(available_bytes=8 * GIB), symptom="out-of-memory")):
+        (finding,) = check_rule("MEM01", situation)
+        most = evidence_of(finding)["largest context that fits"]
+        assert isinstance(most, int)
+        assert most > 0
+        assert situation.find_misfit(situation.config.replace(ctx_size=most)) is None
+        assert situation.find_misfit(situation.config.replace(ctx_size=most + 256)) is not None
+
+
+def test_a_projector_and_a_draft_model_are_lines_of_their_own_and_take_room() -> None:
+    """A projector of 207,346,528 bytes with room for an input; a draft model with its own cache of the same context."""
+    small = make_model(parameters=100_000_000, n_layer=4)
+    machine, config = make_host(available_bytes=2 * GIB), {"ctx_size": 4096}
+    plain = make_case(model=LLAMA, machine=machine, config=config, symptom="out-of-memory")
+    both = msgspec.structs.replace(plain, projector_bytes=207_346_528, draft=small)
+    told = evidence_of(check_rule("MEM01", both)[0])
+    assert told["projector, with room for an input"] == 207_346_528
+    assert told["draft model with its cache, at least"] == small.weights_bytes + 4 * 4096 * 4 * (64 + 64) * 2
+    assert count_memory(both, both.config).known_bytes - count_memory(plain, plain.config).known_bytes == (
+        207_346_528 + small.weights_bytes + 4 * 4096 * 4 * (64 + 64) * 2
+    )
 
 
 def test_an_8_bit_cache_is_told_with_its_blocks() -> None:

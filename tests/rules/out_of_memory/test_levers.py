@@ -134,6 +134,26 @@ def test_the_table_tells_what_each_frees() -> None:
     assert "fewer slots frees" not in told
 
 
+def test_context_cache_type_micro_batch_slots_and_layers_are_told_the_cheapest_first() -> None:
+    """Each with what it frees by itself on the device that is too small."""
+    machine = make_host(devices=(make_gpu(free_bytes=4 * GIB),))
+    grok = make_model(n_layer=32, heads=32, kv_heads=8, head=128, context_length=262_144, parameters=8_000_000_000)
+    config = {"ctx_size": 65_536, "parallel": 4, "flash_attn": "off"}
+    (finding,) = check_rule("MEM02", make_case(model=grok, machine=machine, config=config))
+    told = evidence_of(finding)
+    order = [
+        "flash attention frees",
+        "dropping slots that nobody uses frees",
+        "a smaller micro-batch frees",
+        "8-bit KV cache frees",
+        "a context nearer to what the workload needs frees",
+        "fewer slots frees",
+        "layers or experts kept in main memory frees",
+    ]
+    assert list(told) == order
+    assert all(isinstance(value, int) and value > 0 for value in told.values())
+
+
 def test_the_cache_is_never_proposed_below_8_bits() -> None:
     """However short the memory is."""
     situation = make_case(model=LLAMA, machine=host(WEIGHTS + GIB), workload=DEEP)

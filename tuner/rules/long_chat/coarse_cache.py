@@ -13,10 +13,10 @@ _LONG: Final = 32_768
 
 
 class CoarseCache(Rule):
-    """The KV cache can be stored in formats below 8 bits. They save memory, and in short texts the loss is small. But each
-    token rests on all notes before it, so errors in the notes add up with the length of the text. Beyond some 32 thousand
-    tokens people see answers get worse, first in code, in numbers and in quotations. Keys (K) suffer more than values (V): a K
-    that is coarser than V is the wrong way round.
+    """The KV cache, the model's notes on the text so far, can be stored in formats below 8 bits. They save memory, and in short
+    texts the loss is small. But each token rests on all notes before it, so errors in the notes add up with the length of the
+    text. Beyond some 32 thousand tokens people see answers get worse, first in code, in numbers and in quotations. Keys (K)
+    suffer more than values (V): a K that is coarser than V is the wrong way round.
 
     The rule speaks when a slot has more than 32768 tokens and the cache is coarser than q8_0, and proposes q8_0 for both if
     that fits. It also speaks, whatever the length, when K is coarser than V.

@@ -16,13 +16,14 @@ _LEAST_DEPTH = 2048
 
 
 class FasterCache(Rule):
-    """With a long history each token reads the whole KV cache. In the format q8_0 the cache is 53 percent of its size, so there
-    are fewer bytes to read, but they have to be unpacked. Which of the two wins depends on the machine: on most GPUs and on
-    processors that are short of memory bandwidth it gets faster, on others slower.
+    """With a long history each token reads the whole KV cache, the model's notes on the text so far. In the format q8_0 the
+    cache is 53 percent of its size, so there are fewer bytes to read, but they have to be unpacked. Which of the two wins
+    depends on the machine: on most GPUs and on processors with slow memory it gets faster, on others slower.
 
-    With a calibration, which measured both formats here, the rule predicts output with an 8-bit cache at your history and
-    proposes it where that should be clearly faster. It never goes below 8 bits, and K and V get the same format. Flash
-    attention is switched on with it, because a quantised V needs it.
+    When this machine was calibrated (`rooftune calibrate`), both formats were measured, and the rule predicts output with an
+    8-bit cache at your history and proposes it where that should be clearly faster. It never goes below 8 bits, and K and V get
+    the same format. Flash attention, another way of computing the look back, is switched on with it, because values (V) in 8
+    bits need it.
 
     When this is wrong: for a few families (gpt-oss, Qwen 2) people found that an 8-bit K changes answers; measure with
     `rooftune quality MODEL --set cache_type_k=q8_0`. For short chats the cache hardly matters.

@@ -14,8 +14,8 @@ class HybridCores(Rule):
     thread the same share of the work, and all wait for the last. With one thread on a slow core the fast ones run at the slow
     one's speed. So fewer threads, on the fast cores only, are usually quicker.
 
-    The rule speaks when more threads are set for decode than there are fast cores. The remedy is as many threads as fast
-    cores. To be sure that they run there, start with `taskset -c` and the numbers of those processors, which are given.
+    The rule speaks when more threads are set for writing the answer than there are fast cores. The remedy is as many threads as
+    fast cores. To be sure that they run there, start with `taskset -c` and the numbers of those processors, which are given.
 
     When this is wrong: reading a prompt (`threads_batch`) can gain from the slow cores, because it divides the work more
     finely, which is why only `threads` is proposed. Where memory is the limit, a few more threads neither help nor harm.
@@ -43,7 +43,7 @@ class HybridCores(Rule):
             evidence=(
                 Evidence(what="fast cores", value=fast, unit="cores", basis="measured"),
                 Evidence(what="slow cores", value=slow, unit="cores", basis="measured"),
-                Evidence(what="threads in decode", value=threads, unit="threads", basis="measured"),
+                Evidence(what="threads that write the answer", value=threads, unit="threads", basis="measured"),
             ),
             change=change if is_possible(situation, change) else {},
             remedy=f"Set threads to {change['threads']}.{pinned}",

@@ -6,13 +6,14 @@ from typing import ClassVar
 
 import msgspec
 
-from tuner.memory import find_misfit
+from tuner.memory import explain_misfit
 from tuner.rules.base import Evidence, Finding, Rule, Situation
+from tuner.rules.points import count_memory
 
 
 class MemoryLimit(Rule):
     """A container or a service can be given a limit on memory. What is above it is not refused: the system ends the program on
-    the spot, without a message of its own, often while the model is loading. Only the kernel's log tells (`dmesg`).
+    the spot, without a message of its own, often while the model is loading. Only the system's log tells (`dmesg`).
 
     The rule speaks when your settings do not fit within the limit but would fit into the memory that the machine has free. The
     remedy is a higher limit: `docker run --memory N`, `resources.limits.memory` in Kubernetes, `MemoryMax=` in a systemd unit.
@@ -33,7 +34,7 @@ class MemoryLimit(Rule):
         roomy = msgspec.structs.replace(situation.budget, host_bytes=free)
         if situation.find_misfit(situation.config) is None:
             return ()
-        if find_misfit(situation.model, situation.config, roomy, machine=situation.hardware) is not None:
+        if explain_misfit(count_memory(situation, situation.config), roomy) is not None:
             return ()
         container = situation.hardware.environment.container
         told = (("limit", limits.memory_limit_bytes), ("left within the limit", host), ("free on the machine", free))

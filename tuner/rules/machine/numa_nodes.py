@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tuner.hardware.record import NumaNode
-from tuner.memory import estimate_footprint
 from tuner.rules.base import Evidence, Finding, Rule, Situation
-from tuner.rules.points import is_possible
+from tuner.rules.points import count_memory, is_possible
 
 
 class NumaNodes(Rule):
     """A machine with two processors, and some large single ones, has its memory in several parts, the NUMA nodes. Each core is
-    close to one of them; the others it reaches over a narrow link. Decode is ruled by reading memory, so it matters where the
-    weights lie. Without any rule they lie wherever they were first read, often all in one node, while half of the threads are
-    in the other. A public report tells of 4 tokens per second over two nodes and 8 on one of them.
+    close to one of them; the others it reaches over a narrow link. How fast an answer is written depends on how fast memory is
+    read, so it matters where the weights lie. Without any rule they lie wherever they were first read, often all in one node,
+    while half of the threads are in the other. A public report tells of 4 tokens per second over two nodes and 8 on one of
+    them.
 
     If the model fits into one node, the surest way is to stay there: `numactl --cpunodebind=0 --membind=0`, with as many
     threads as that node has cores. If it does not fit, `--numa distribute` spreads threads and memory evenly. Which one wins is
-    known only by trying, so the change proposed is a trial to compare. Drop the page cache before each (`echo 3 | sudo tee
-    /proc/sys/vm/drop_caches`), or the weights stay where the trial before left them.
+    known only by trying, so the change proposed is a trial to compare. Let the system forget the file before each trial (`echo
+    3 | sudo tee /proc/sys/vm/drop_caches`), or the weights stay where the trial before left them.
 
-    When this is wrong: on some machines one node alone has too little memory bandwidth, and both together are faster. A virtual
+    When this is wrong: on some machines one node alone has too little memory speed, and both together are faster. A virtual
     machine may show nodes that are none. With all layers on a GPU it matters little, and the rule is silent.
     """
 
@@ -60,7 +60,7 @@ def _is_offloaded(situation: Situation) -> bool:
 
 
 def _holds_model(situation: Situation, node: NumaNode) -> bool:
-    footprint = estimate_footprint(situation.model, situation.config, machine=situation.hardware)
+    footprint = count_memory(situation, situation.config)
     return node.memory_bytes is not None and footprint.known_bytes < 0.9 * node.memory_bytes
 
 

@@ -21,8 +21,8 @@ class PowerSaver(Rule):
     llama.cpp, and the first has to be set again after each restart.
 
     When this is wrong: with the drivers intel_pstate and amd-pstate "powersave" is the ordinary name of a governor that raises
-    the clock when there is work; then changing it brings a few percent at most. Look at the clock while a model runs
-    (`grep MHz /proc/cpuinfo`): if it is near the maximum, all is well.
+    the clock when there is work; then changing it brings a few percent at most. Look at the clock while a model runs (`grep MHz
+    /proc/cpuinfo`): if it is near the maximum, all is well.
     """
 
     code: ClassVar[str] = "MAC01"

@@ -17,8 +17,8 @@ _HARMLESS: Final = "power cap"
 
 
 class Throttling(Rule):
-    """A chip that gets too hot, or would take more power than it may, lowers its clock by itself. A language model is the
-    kind of load that brings it there: everything busy, for minutes. The first answer is then fast and the tenth is slow.
+    """A chip that gets too hot, or would take more power than it may, lowers its clock by itself. A language model is the kind
+    of load that brings it there: everything busy, for minutes. The first answer is then fast and the tenth is slow.
 
     The rule looks at what an NVIDIA driver gives as reason for held-down clocks right now, at a power cap that was lowered
     below the factory's, and at the processor: whether it has been slowed down by heat since the start, and is far below its
@@ -26,7 +26,8 @@ class Throttling(Rule):
     nvidia-smi -pl WATTS` with the factory's number. In a study let the machine cool down between trials.
 
     When this is wrong: a count of heat events since the start says nothing of today, which is why the clock has to be low as
-    well. A lowered cap may be there on purpose; decode, which waits for memory, hardly suffers from it, prefill does.
+    well. A lowered cap may be there on purpose; writing an answer, which waits for memory, hardly suffers from it, reading a
+    prompt does.
     """
 
     code: ClassVar[str] = "MAC03"

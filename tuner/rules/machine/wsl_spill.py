@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from tuner.memory import estimate_footprint
 from tuner.rules.base import Evidence, Finding, Rule, Situation
 from tuner.rules.expectation import predict_point
+from tuner.rules.points import count_memory
 
 _FULL: Final = 0.95
 _NEARLY_FULL: Final = 0.9
@@ -61,7 +61,7 @@ class WslSpill(Rule):
 
 def find_fill(situation: Situation) -> float | None:
     """Share of a device's free memory that the settings take, the fullest of all; None where none is known."""
-    footprint = estimate_footprint(situation.model, situation.config, machine=situation.hardware)
+    footprint = count_memory(situation, situation.config)
     shares = []
     for name, free in situation.budget.devices:
         used = sum(part.n_bytes or 0 for part in footprint.parts if part.device == name)

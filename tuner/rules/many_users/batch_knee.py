@@ -31,14 +31,15 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 
 class BatchKnee(Rule):
     """For each token all weights of the model are read from memory once, whether the token is for one person or whether one
-    token each is made for eight. So serving several people together brings more tokens per second in all, nearly for nothing
-    at first. At some number the arithmetic becomes what is waited for. From there on more conversations at once bring no more
+    token each is made for eight. So serving several people together brings more tokens per second in all, nearly for nothing at
+    first. At some number the arithmetic becomes what is waited for. From there on more conversations at once bring no more
     tokens in all, and each person only gets slower output.
 
     The rule predicts 1, 2, 4, 8 and so on conversations up to your number of users: tokens per second in all, time per token
     that each user sees, and time to the first token. It looks for the number from which doubling brings less than a tenth more,
     and proposes that number of slots, with the context your workload needs for each, where it should be clearly better than
-    yours: more throughput, or the same with faster output for everybody.
+    yours: more throughput, or the same with faster output for everybody. When you asked about many users, the numbers are told
+    in any case.
 
     When this is wrong: the prediction assumes that all slots are busy all the time. With users who mostly read and think, more
     slots than that cost nothing but memory. Figures for many slots rest on calibrated batches of a few sizes; measure with
@@ -58,7 +59,7 @@ class BatchKnee(Rule):
         knee = find_knee(curve)
         found = _compare(situation, now, knee)
         if found is None:
-            return ()
+            return self._tell_curve(curve, knee) if situation.symptom == "many-users" else ()
         change, expected = found
         more = knee.count > situation.config.parallel
         finding = Finding(
@@ -74,6 +75,20 @@ class BatchKnee(Rule):
             costs="Each user's output gets slower, and each slot takes memory for its own cache."
             if more
             else "Some users wait for a free slot.",
+        )
+        return (finding,)
+
+    def _tell_curve(self, curve: tuple[Slot, ...], knee: Slot) -> tuple[Finding, ...]:
+        """Nothing to gain by another number: what was asked for is told all the same."""
+        beyond = (
+            "more bring hardly any further tokens and make each user wait longer" if knee is not curve[-1] else "all users fit"
+        )
+        finding = Finding(
+            code=self.code,
+            title="This is what serving more people at once brings in all, and what each of them pays.",
+            severity="hint",
+            evidence=tuple(each for slot in curve for each in _tell(slot)),
+            remedy=f"Up to {knee.count} conversations at once are worth it ({_describe(knee)}); {beyond}.",
         )
         return (finding,)
 

@@ -11,9 +11,9 @@ from tuner.rules.expectation import find_best_change
 
 class ParallelThreads(Rule):
     """llama.cpp has two thread counts. `threads` is used while a single token is computed, which happens only as long as one
-    conversation is active. As soon as several tokens are computed together, `threads_batch` is used: when a prompt is read,
-    and also when output is made for two or more users at once. So with many users it is `threads_batch` that sets the speed of
-    the output, and tuning `threads` does nothing.
+    conversation is active. As soon as several tokens are computed together, `threads_batch` is used: when a prompt is read, and
+    also when output is made for two or more users at once. So with many users it is `threads_batch` that sets the speed of the
+    output, and tuning `threads` does nothing.
 
     The rule predicts the throughput of your slots for the thread counts that this process may use, and proposes another
     `threads_batch` where it should be clearly better.

@@ -12,9 +12,9 @@ from tuner.rules.points import change_point
 
 
 class SlotsInMemory(Rule):
-    """Each conversation that goes on at the same time needs a KV cache of its own, of the full length, from the start. The
-    weights are shared. So memory for several users is weights plus slots times cache, and it is the cache that decides how many
-    people can be served.
+    """Each conversation that goes on at the same time needs a KV cache (the model's notes on the text so far) of its own, of
+    the full length, from the start. The weights are shared. So memory for several users is weights plus slots times cache, and
+    it is the cache that decides how many people can be served.
 
     The rule speaks when the settings do not fit and serving fewer at once is the cheapest remedy left: the same context for
     each, fewer slots, and the rest of the users wait for their turn. It tells what one slot takes with your model.

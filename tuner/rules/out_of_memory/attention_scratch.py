@@ -13,8 +13,8 @@ from tuner.rules.points import change_point
 
 
 class AttentionScratch(Rule):
-    """To look back, each token of a micro-batch is compared with each token of the context, in each head of a layer. Without
-    flash attention llama.cpp writes the whole table of these numbers down:
+    """Prompts are read in pieces (micro-batches). To look back, each token of a piece is compared with each token of the
+    context, in each head of a layer. Without flash attention llama.cpp writes the whole table of these numbers down:
 
         context × micro-batch × heads × 4 bytes.
 
@@ -23,8 +23,8 @@ class AttentionScratch(Rule):
     llama-cpp-python has it off unless told `flash_attn=True`. (It is a part of llama.cpp; the Python package of that name has
     nothing to do with it.)
 
-    When this is wrong: on some processors flash attention slows decode down when the history is long (DEC10 predicts it). A few
-    models cannot use it; then a smaller micro-batch is what helps, and MEM07 says so.
+    When this is wrong: on some processors flash attention slows writing down when the history is long (DEC10 predicts it). A
+    few models cannot use it; then a smaller micro-batch is what helps, and MEM07 says so.
     """
 
     code: ClassVar[str] = "MEM06"
@@ -45,7 +45,7 @@ class AttentionScratch(Rule):
             change=change,
             remedy=f"Set flash_attn to on.{tell_part(alone=alone)}",
             expected=expect_memory(situation, change) if change else None,
-            costs="On some processors decode with a long history gets slower.",
+            costs="On some processors writing with a long history gets slower.",
         )
         return (finding,)
 

@@ -15,17 +15,18 @@ _SENSITIVE: Final = frozenset({"gpt-oss", "qwen2"})
 
 
 class EightBitCache(Rule):
-    """The KV cache holds two bytes for each number (f16). In the format q8_0 it holds 34 bytes for 32 numbers, so the cache
-    shrinks to 53 percent. For most models the answers stay practically the same. Coarser formats shrink it further, but then
-    answers do suffer, first in long texts and in code; rooftune does not propose them by itself, and never keys (K) coarser
-    than values (V).
+    """The KV cache, the model's notes on the text so far, holds two bytes for each number (f16). In the format q8_0 it holds 34
+    bytes for 32 numbers, so the cache shrinks to 53 percent. For most models the answers stay practically the same. Coarser
+    formats shrink it further, but then answers do suffer, first in long texts and in code; rooftune does not propose them by
+    itself, and never keys (K) coarser than values (V).
 
-    A quantised V cache needs flash attention, so that is switched on with it. Both halves get the same format, because several
-    GPU builds have fast code only for equal ones. Head sizes that are no multiple of 32 cannot be stored this way, and models
-    for which llama.cpp forbids flash attention cannot either; the rule is silent there.
+    The values (V) in such a format need flash attention, another way of computing the look back, so that is switched on as
+    well. Both halves get the same format, because several GPU builds have fast code only for equal ones. Head sizes that are no
+    multiple of 32 cannot be stored this way, and models for which llama.cpp forbids flash attention cannot either; the rule is
+    silent there.
 
     When this is wrong: some models are sensitive to it. For gpt-oss and Qwen 2 people found that an 8-bit K changes the most
-    likely token often; measure with `rooftune quality MODEL --set cache_type_k=q8_0`. On some processors decode gets slower,
+    likely token often; measure with `rooftune quality MODEL --set cache_type_k=q8_0`. On some processors writing gets slower,
     because numbers have to be unpacked, on others faster, because fewer bytes are read.
     """
 
@@ -62,7 +63,7 @@ def _tell_speed(situation: Situation, change: dict[str, str]) -> tuple[Evidence,
     gain = expect_gain(situation, change, "tpot")
     if gain is None:
         return ()
-    return (Evidence(what="speed of decode with it", value=gain.ratio, unit="times", basis=gain.basis),)
+    return (Evidence(what="speed of writing with it", value=gain.ratio, unit="times", basis=gain.basis),)
 
 
 def _warn(situation: Situation) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import ClassVar, Final
 
-from tuner.memory import estimate_footprint, kv_bytes, recurrent_bytes, settle_geometry
+from tuner.memory import kv_bytes, recurrent_bytes, settle_geometry
 from tuner.model.spec import LayerSpec
 from tuner.rules.base import Evidence, Finding, Rule, Situation
+from tuner.rules.out_of_memory.largest_context import find_largest
 from tuner.rules.out_of_memory.levers import fits, is_short
-from tuner.rules.points import change_point
+from tuner.rules.points import change_point, count_memory
 from tuner.units import format_bytes
 
 _PER_VALUE: Final = {
@@ -21,8 +22,8 @@ _UPPER: Final = "at most, for the file does not say which layers have a window"
 
 class KvArithmetic(Rule):
     """A model takes memory for three things: its weights (the file), room for intermediate results, and the KV cache. The cache
-    is the model's notes on the text: for each token of context and each layer that looks back, one row of keys (K) and one of
-    values (V). So it takes
+    is the model's notes on the text: for each token (a word or a piece of one) of context and each layer that looks back, one
+    row of keys (K) and one of values (V). So it takes
 
         layers × cells × KV heads × (key size + value size) × bytes per value.
 
@@ -31,8 +32,9 @@ class KvArithmetic(Rule):
     says. A layer with a sliding window needs cells for its window only. A layer with a recurrent state has one fixed block per
     slot and no rows at all. The whole cache is set aside when the model starts, so a long chat does not run out of it later.
 
-    The rule lays out this sum with your model's own numbers when the settings do not fit, or when you said that memory ran
-    out. Nothing is to be changed here; MEM02 tells what frees how much.
+    The rule lays out this sum with your model's own numbers when the settings do not fit, or when you said that memory ran out,
+    and tells the largest context that fits with the other settings as they are. Nothing is to be changed here; MEM02 tells what
+    frees how much.
 
     When this is wrong: weights and cache are exact where the file tells all, and said to be an upper bound where it does not.
     Intermediate results are only a lower bound here. A projector for images, a draft model, and prompts that llama-server keeps
@@ -113,16 +115,25 @@ def _shape(layer: LayerSpec) -> tuple[str, int, int, int] | None:
 
 def _tell_rest(situation: Situation) -> tuple[Evidence, ...]:
     config = change_point(situation, {})
-    footprint = estimate_footprint(situation.model, config, machine=situation.hardware)
+    footprint = count_memory(situation, config)
     told = (
         ("weights", footprint.bytes_of("weights")),
         ("recurrent state", recurrent_bytes(situation.model, config) or None),
         ("intermediate results, at least", footprint.bytes_of("compute")),
+        ("projector, with room for an input", footprint.bytes_of("projector")),
+        ("draft model with its cache, at least", footprint.bytes_of("draft")),
     )
     known = tuple(Evidence(what=what, value=size, unit="bytes", basis="predicted") for what, size in told if size)
-    places = ((place, situation.budget.on(place)) for place in footprint.devices)
-    return known + tuple(
-        Evidence(what=f"memory to be had on {place}", value=format_bytes(free), basis="measured")
-        for place, free in places
-        if free is not None
+    places = [(place, free) for place in footprint.devices if (free := situation.budget.on(place)) is not None]
+    return (
+        *known,
+        *(Evidence(what=f"memory to be had on {place}", value=format_bytes(free), basis="measured") for place, free in places),
+        *(_tell_largest(situation) if places else ()),
     )
+
+
+def _tell_largest(situation: Situation) -> tuple[Evidence, ...]:
+    """With the other settings as they are; at most what the model was trained on."""
+    if not situation.model.has_kv or not situation.model.kv_known:
+        return ()
+    return (Evidence(what="largest context that fits", value=find_largest(situation), unit="tokens", basis="predicted"),)

@@ -12,9 +12,10 @@ from tuner.units import format_ratio
 
 
 class LayersOnHost(Rule):
-    """What does not fit into the GPU's memory can stay in main memory and be computed by the processor. For ordinary models
-    that means whole layers, set by `n_gpu_layers`. They are counted from the end of the model, the output first; all of them
-    are one more than the model has blocks. A layer takes its weights and its part of the KV cache with it.
+    """What does not fit into the GPU's memory can stay in main memory and be computed by the processor. A model is a stack of
+    layers, and for ordinary models that means whole layers, set by `n_gpu_layers`. They are counted from the end of the model,
+    the output first; all of them are one more than the number of layers that the model is described with. A layer takes its
+    weights and its part of the KV cache (the notes on the text so far) with it.
 
     A model with experts has a better way in most cases: all layers on the GPU, and only the experts of some layers in main
     memory (`n_cpu_moe`), for experts are most of the bytes and each token uses few of them. The rule proposes the smallest
@@ -69,7 +70,7 @@ def _tell_speed(situation: Situation, change: dict[str, Any]) -> tuple[Evidence,
     if ratio is None or bare is None:
         return ()
     value = format_ratio(ratio.ratio / bare.ratio)
-    return (Evidence(what="speed of decode against no layer on the GPU", value=value, basis=ratio.basis),)
+    return (Evidence(what="speed of writing against no layer on the GPU", value=value, basis=ratio.basis),)
 
 
 def _advise(change: dict[str, Any], *, experts: bool) -> str:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from tuner.memory import TARGET_CONTEXT, estimate_footprint
+from tuner.memory import TARGET_CONTEXT
 from tuner.rules.base import Evidence, Expected, Situation
 from tuner.rules.expectation import predict_point
-from tuner.rules.points import change_point, find_obstacle, find_spec
+from tuner.rules.points import change_point, count_memory, find_obstacle
 from tuner.runconfig import CACHE_TYPES, RunConfig, pad256
 
 Change = dict[str, Any]
@@ -112,7 +112,7 @@ def find_tight_place(situation: Situation) -> str | None:
     """The memory that is too small, by llama.cpp's device names; None where all are large enough or shared."""
     if situation.budget.unified:
         return None
-    footprint = estimate_footprint(situation.model, change_point(situation, {}), machine=situation.hardware)
+    footprint = count_memory(situation, change_point(situation, {}))
     for device in footprint.devices:
         available = situation.budget.on(device)
         if available is not None and _count(situation, change_point(situation, {}), device) > available:
@@ -139,7 +139,7 @@ def expect_memory(situation: Situation, change: Change) -> Expected | None:
 
 
 def _count(situation: Situation, config: RunConfig, place: str | None) -> int:
-    footprint = estimate_footprint(find_spec(situation, config), config, machine=situation.hardware)
+    footprint = count_memory(situation, config)
     parts = [part for part in footprint.parts if part.basis != "at most" and place in (None, part.device)]
     return sum(part.n_bytes or 0 for part in parts)
 

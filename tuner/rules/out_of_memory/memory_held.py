@@ -7,10 +7,10 @@ from typing import ClassVar
 import msgspec
 
 from tuner.hardware import GpuFacts
-from tuner.memory import Budget, find_misfit
+from tuner.memory import Budget, explain_misfit
 from tuner.rules.base import Evidence, Finding, Rule, Situation
 from tuner.rules.out_of_memory.levers import find_tight_place, fits
-from tuner.rules.points import change_point
+from tuner.rules.points import change_point, count_memory
 
 
 class MemoryHeld(Rule):
@@ -63,7 +63,7 @@ def _list_cards(situation: Situation) -> list[tuple[str, GpuFacts]]:
 def _fits_alone(situation: Situation, place: str, held: int) -> bool:
     devices = tuple((n, free + held if free is not None and n == place else free) for n, free in situation.budget.devices)
     empty: Budget = msgspec.structs.replace(situation.budget, devices=devices)
-    return find_misfit(situation.model, change_point(situation, {}), empty, machine=situation.hardware) is None
+    return explain_misfit(count_memory(situation, change_point(situation, {})), empty) is None
 
 
 def _tell_process(pid: int, held: int | None) -> Evidence:

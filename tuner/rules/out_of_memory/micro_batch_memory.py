@@ -18,8 +18,8 @@ class MicroBatchMemory(Rule):
     looks at whom. Half the piece takes half of that. Layers with a sliding window keep one piece beside their window, so their
     cache shrinks as well.
 
-    The rule proposes the largest smaller micro-batch that makes the settings fit: 256, 128 or 64 tokens. Decode is not touched;
-    prompts are read somewhat slower, and the prediction says how much.
+    The rule proposes the largest smaller micro-batch that makes the settings fit: 256, 128 or 64 tokens. Writing the answer is
+    not touched; prompts are read somewhat slower, and the prediction says how much.
 
     When this is wrong: the sum of intermediate results is a lower bound as long as llama.cpp was not asked, so it can free more
     than is told, and half of a small thing may not be worth a slower start.

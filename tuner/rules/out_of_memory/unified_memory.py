@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tuner.memory import estimate_footprint
 from tuner.memory.record import HOST
 from tuner.rules.base import Evidence, Finding, Rule, Situation
 from tuner.rules.out_of_memory.levers import fits
-from tuner.rules.points import change_point
+from tuner.rules.points import change_point, count_memory
 
 
 class UnifiedMemory(Rule):
@@ -32,7 +31,7 @@ class UnifiedMemory(Rule):
         available = situation.budget.on(HOST)
         if not situation.budget.unified or available is None or fits(situation):
             return ()
-        footprint = estimate_footprint(situation.model, change_point(situation, {}), machine=situation.hardware)
+        footprint = count_memory(situation, change_point(situation, {}))
         sums = [
             (device, sum(part.n_bytes or 0 for part in footprint.parts if part.device == device))
             for device in footprint.devices

@@ -13,9 +13,9 @@ from tuner.rules.points import change_point
 
 class WholeWindows(Rule):
     """In some models (Gemma 3, gpt-oss and others) most layers look back at the last few hundred or thousand tokens only, their
-    sliding window. They need a cache for the window, not for the whole context. The setting `swa_full` keeps the whole context
-    for them all the same. The programs differ here: llama-server has it off, the C interface has it on, and llama-cpp-python
-    leaves it so. That is why the same file can take two to eight times the cache in Python.
+    sliding window. They need a cache (notes on the text so far) for the window, not for the whole context. The setting
+    `swa_full` keeps the whole context for them all the same. The programs differ here: llama-server has it off, the C interface
+    has it on, and llama-cpp-python leaves it so. That is why the same file can take two to eight times the cache in Python.
 
     The rule speaks when the setting is on, the model has windows, and memory is short. The remedy is `swa_full=False` in
     llama-cpp-python, or to leave away `--swa-full` in llama-server. Neither speed nor answers suffer.
@@ -58,6 +58,6 @@ def _tell_cells(situation: Situation) -> tuple[Evidence, ...]:
     return (
         Evidence(what="sliding window", value=model.n_swa, unit="tokens", basis="measured"),
         Evidence(what="layers with a window", value=layers, unit="layers", basis="measured"),
-        Evidence(what="cells they keep in each slot", value=geometry.cells, unit="cells", basis="predicted"),
-        Evidence(what="cells they need in each slot", value=geometry.window_cells, unit="cells", basis="predicted"),
+        Evidence(what="tokens that they keep in each slot", value=geometry.cells, unit="tokens", basis="predicted"),
+        Evidence(what="tokens that they need in each slot", value=geometry.window_cells, unit="tokens", basis="predicted"),
     )

@@ -13,13 +13,14 @@ _WELL_USED: Final = 0.6
 
 
 class BandwidthBoundDecode(Rule):
-    """To write one token, the processor must fetch every weight of the model from memory once, and use it once. It computes far
-    faster than memory delivers, so the speed of memory sets the pace: bytes per token divided by bytes per second. A model
-    of 8 GB on a machine whose memory delivers 40 GB/s cannot write more than 5 tokens a second, whatever one sets.
+    """To write one token (a word or a piece of one), the processor must fetch every weight of the model from memory once, and
+    use it once. It computes far faster than memory delivers, so the speed of memory sets the pace: bytes per token divided by
+    bytes per second. A model of 8 GB on a machine whose memory delivers 40 GB/s cannot write more than 5 tokens a second,
+    whatever one sets.
 
     So three things help: fewer bytes per token (a smaller number format, DEC03, or a smaller model, DEC12), faster memory (a
     GPU, or more memory channels in use), or more than one token per pass through the model (several users at once, or
-    speculation, DEC11). More threads help only until memory is saturated, usually well before all cores are busy.
+    speculation, DEC11). More threads help only until memory delivers all it can, usually well before all cores are busy.
 
     The rule speaks only when the output is slow: when you said so, or when it is slower than people read. It tells which share
     of the machine's own best memory speed is reached; far below it, something else is wrong and other findings say what.
@@ -44,7 +45,7 @@ class BandwidthBoundDecode(Rule):
             evidence=(
                 *tell_figure(situation, "tpot"),
                 Evidence(what="fetched for each token", value=phase.bytes_read, unit="bytes", basis=basis),
-                Evidence(what="operations per byte fetched", value=phase.intensity, unit="operations/byte", basis=basis),
+                Evidence(what="calculations for each byte fetched", value=phase.intensity, unit="operations/byte", basis=basis),
                 Evidence(what="share of the memory speed reached", value=phase.reached, unit="share", basis=basis),
             ),
             remedy=f"Every token fetches {format_bytes(phase.bytes_read)}: fewer bytes (a smaller format or model) or faster "

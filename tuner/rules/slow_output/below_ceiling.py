@@ -15,8 +15,8 @@ _FAR: Final = 1.5
 
 class BelowCeiling(Rule):
     """rooftune has measured what this machine can do at best, and from that predicts what your model should do. This rule
-    compares the prediction with what was really measured. When the measurement is half as slow again as predicted, and
-    outside of the interval that the prediction claims, then something takes speed away that is neither model nor settings.
+    compares the prediction with what was really measured. When it took half as long again as predicted, and longer than the
+    prediction allows for, then something takes speed away that is neither model nor settings.
 
     The usual causes: other programs use the cores or the memory at the same time, the processor is slowed down by heat or by a
     power-saving mode, a laptop runs on battery, or memory is short and the system swaps. Close what you can, look at the

@@ -13,15 +13,15 @@ from tuner.rules.points import is_possible
 
 class DecodeThreads(Rule):
     """While the answer is written, `threads` decides how many cores fetch weights from memory. One core alone can ask for only
-    a part of what memory could deliver; each further core adds some, until memory is saturated. Beyond that, more threads
-    only add waiting for each other. So the best number is often between half of the physical cores and all of them.
+    a part of what memory could deliver; each further core adds some, until memory delivers all it can. Beyond that, more
+    threads only add waiting for each other. So the best number is often between half of the physical cores and all of them.
 
-    With a calibration the rule compares predicted times for several counts up to the physical cores of this process and
-    proposes the best where it gains clearly. Without one it speaks only where no more than half of those cores are used, as
-    some programs do unasked. More threads than cores are the business of DEC04.
+    When this machine was calibrated (`rooftune calibrate`), the rule compares predicted times for several counts up to the
+    physical cores of this process and proposes the best where it gains clearly. Without that it speaks only where no more than
+    half of those cores are used, as some programs do unasked. More threads than cores are the business of DEC04.
 
-    When this is wrong: with all layers on a GPU these threads hardly matter. With several users, decode is a batch and uses
-    `threads_batch` (PRE03). A machine that is busy with other work has fewer cores free than it has.
+    When this is wrong: with all layers on a GPU these threads hardly matter. With several users their tokens are computed
+    together, and `threads_batch` counts (USR06). A machine that is busy with other work has fewer cores free than it has.
     """
 
     code: ClassVar[str] = "DEC05"
@@ -44,7 +44,7 @@ class DecodeThreads(Rule):
             severity="slows",
             evidence=(
                 *tell_figure(situation, "tpot"),
-                Evidence(what="threads in decode", value=config.threads, unit="threads", basis="measured"),
+                Evidence(what="threads that write the answer", value=config.threads, unit="threads", basis="measured"),
                 Evidence(what="physical cores of this process", value=cores, unit="cores", basis="measured"),
             ),
             change=change,

@@ -12,10 +12,10 @@ from tuner.rules.points import is_possible
 
 class ExpertsInMemory(Rule):
     """Some models have experts: many large blocks of weights of which each token uses only a few. They are most of the file,
-    and the least used part of it. When such a model does not fit into a GPU, taking whole layers off it is the wrong knob,
-    for that moves what every token needs as well. Better leave all layers on the GPU and only the experts of some layers in
-    main memory: `n_cpu_moe`. Reports tell of two and a half times faster output and fifteen times faster prompts, and of a
-    mild loss on one machine.
+    and the least used part of it. When such a model does not fit into a GPU, taking whole layers off it is the wrong knob, for
+    that moves what every token needs as well. Better leave all layers on the GPU and only the experts of some layers in main
+    memory: `n_cpu_moe`. Reports tell of two and a half times faster output and fifteen times faster prompts, and of a mild loss
+    on one machine.
 
     The rule finds the smallest number of layers whose experts must stay outside so that the rest fits, and proposes it together
     with all layers on the device.

@@ -13,16 +13,18 @@ from tuner.units import format_bytes, format_ms
 
 class FlashAttention(Rule):
     """Flash attention is another way of computing the look back at the history: piece by piece, without ever storing the whole
-    table of who looks at whom. On GPUs it is nearly always faster, and it saves memory everywhere. On processors it depends:
-    it usually makes reading a long prompt faster, but on some processors it makes writing with a long history two to three
-    times slower. llama.cpp switches it on by itself wherever it can run.
+    table of who looks at whom. On GPUs it is nearly always faster, and it saves memory everywhere. On processors it depends: it
+    usually makes reading a long prompt faster, but on some processors it makes writing with a long history two to three times
+    slower. llama.cpp switches it on by itself wherever it can run.
 
-    With a calibration, which measures both ways, the rule predicts the whole turn (first token and answer) with and without it,
-    and proposes the other one where that should be clearly faster for your workload.
+    When this machine was calibrated (`rooftune calibrate`), both ways were measured, and the rule predicts the whole turn
+    (first token and answer) with and without it, and proposes the other one where that should be clearly faster for your
+    workload.
 
     When this is wrong: whether reading or writing counts more depends on the workload, so a change of workload can turn the
-    verdict. Without it more memory is needed, in proportion to context times micro-batch, and the V cache cannot be quantised.
-    The calibration knows the head sizes it measured; unusual ones may behave differently.
+    verdict. Without it more memory is needed, in proportion to the context times the size of the pieces in which a prompt is
+    read, and the V half of the KV cache cannot be kept in a smaller format. The calibration measured the usual sizes of
+    attention heads; models with unusual ones may behave differently.
     """
 
     code: ClassVar[str] = "DEC10"

@@ -19,8 +19,8 @@ _LEAST_DEPTH: Final = 512
 
 class HistoryShare(Rule):
     """For every token the model looks back at all text before it. That look costs time in proportion to the length of the
-    history, on top of what the weights cost, which never changes. In a short chat the weights are nearly all of it. In a
-    long one the history grows until it is half of each token and more: the same model writes slower and slower.
+    history, on top of what the weights cost, which never changes. In a short chat the weights are nearly all of it. In a long
+    one the history grows until it is half of each token and more: the same model writes slower and slower.
 
     The rule tells what a token costs with and without your history, and what each further thousand tokens add. It speaks when
     the history takes more than a third. What helps: a new chat for a new subject, a summary in place of what was said long ago,

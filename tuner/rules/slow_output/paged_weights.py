@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from tuner.memory import estimate_footprint
 from tuner.memory.record import HOST
 from tuner.rules.base import Evidence, Finding, Rule, Situation
-from tuner.rules.points import is_possible
+from tuner.rules.points import count_memory, is_possible
 from tuner.units import format_bytes
 
 _MAPPED: Final = frozenset({"auto", "mmap"})
@@ -58,5 +57,5 @@ class PagedWeights(Rule):
 
 
 def _find_host_weights(situation: Situation) -> int:
-    footprint = estimate_footprint(situation.model, situation.config, machine=situation.hardware)
+    footprint = count_memory(situation, situation.config)
     return sum(part.n_bytes or 0 for part in footprint.parts if part.cause == "weights" and part.device == HOST)

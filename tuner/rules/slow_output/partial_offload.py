@@ -10,17 +10,19 @@ from tuner.rules.figures import tell_figure
 from tuner.rules.points import change_point, is_possible
 
 _MOST_TRIED: Final = 24
+_REMOTE: Final = "RPC"
 
 
 class PartialOffload(Rule):
-    """When a model does not fit into a GPU, some of its layers can go there and the others stay with the processor
-    (`n_gpu_layers`). Each token then crosses from one to the other and back. Over a fast slot in the same machine that costs
-    little. Over a slow link (another machine, a card on a thin slot) it can cost more than the few layers gain: then half is
-    slower than nothing, and only above a certain number of layers the device pays. That number is the break-even.
+    """A model is a stack of layers. When it does not fit into a GPU, some of its layers can go there and the others stay with
+    the processor (`n_gpu_layers`). Each token then crosses from one to the other and back. Over a fast slot in the same machine
+    that costs little. Over a slow link (another machine, a card on a thin slot) it can cost more than the few layers gain: then
+    half is slower than nothing, and only above a certain number of layers the device pays. That number is the break-even.
 
     Layers are counted from the end of the model: the output first, then the last blocks. With a calibration the rule predicts
     the time per token for many counts that fit, tells the break-even and proposes the best one. Without, it speaks only where
-    all layers fit into a local GPU but not all were put there.
+    all layers fit into a local GPU but not all were put there, and where some are on another machine: there it asks for a trial
+    against none.
 
     When this is wrong: reading the prompt often gains from the device even where writing does not, since big batches are
     computed there; look at both. A link that is shared with other traffic is slower than it was when it was measured.
@@ -32,12 +34,12 @@ class PartialOffload(Rule):
 
     def check(self, situation: Situation) -> tuple[Finding, ...]:
         full, devices = situation.model.full_offload, situation.hardware.devices
-        if full is None or not (devices or situation.rpc_devices):
+        if full is None or not devices:
             return ()
         predicted = predict_point(situation, situation.config) is not None
         found = _predict_best(situation, full) if predicted else _assume_full(situation, full)
         if found is None:
-            return ()
+            return () if predicted else _propose_trial(situation, full)
         change, expected = found
         layers, now = change["n_gpu_layers"], situation.config.n_gpu_layers
         pays_from = find_break_even(situation, full) if predicted else None
@@ -92,10 +94,32 @@ def _fits(situation: Situation, layers: int) -> bool:
 
 def _assume_full(situation: Situation, full: int) -> tuple[dict[str, Any], Expected | None] | None:
     change = {"n_gpu_layers": full}
-    local = any(device.backend != "RPC" for device in situation.hardware.devices)
+    local = any(device.backend != _REMOTE for device in situation.hardware.devices)
     if not local or not 0 < situation.config.n_gpu_layers < full or not is_possible(situation, change):
         return None
     return change, None
+
+
+def _propose_trial(situation: Situation, full: int) -> tuple[Finding, ...]:
+    """Some layers behind a link that nobody has timed: none at all is what to compare with."""
+    change, now = {"n_gpu_layers": 0}, situation.config.n_gpu_layers
+    remote = any(device.backend == _REMOTE for device in situation.hardware.devices)
+    if not remote or not 0 < now < full or not is_possible(situation, change):
+        return ()
+    finding = Finding(
+        code=PartialOffload.code,
+        title="A part of the layers is on another machine, which can be slower than none there.",
+        severity="hint",
+        evidence=(
+            *tell_figure(situation, "tpot"),
+            Evidence(what="layers on the device", value=now, unit="layers", basis="measured"),
+            Evidence(what="layers of the model, output included", value=full, unit="layers", basis="measured"),
+        ),
+        change=change,
+        remedy="Compare with n_gpu_layers 0, and with all layers there if they fit: nobody has timed the link, so only a trial "
+        "tells (`rooftune diagnose --verify`).",
+    )
+    return (finding,)
 
 
 def _entitle(layers: int, now: int) -> str:

@@ -22,10 +22,10 @@ _OFFERED: Final = ("Q8_0", "Q4_K", "Q4_0")
 
 
 class SmallerFormat(Rule):
-    """Writing a token means fetching all weights, so a file of half the bytes writes up to twice as fast. The number format
-    decides how many bytes: F16 takes 16 bits per weight, Q8_0 8.5, Q6_K 6.6, Q4_K about 4.8. The price is precision. From 16
-    to 8 bits nobody has found a difference that matters; from 8 to between 4 and 5 the answers change a little; below 4 bits
-    they get worse noticeably, most of all for small models.
+    """Writing a token means fetching all weights (the numbers the model has learnt), so a file of half the bytes writes up to
+    twice as fast. The number format decides how many bytes: F16 takes 16 bits per weight, Q8_0 8.5, Q6_K 6.6, Q4_K about 4.8.
+    The price is precision. From 16 to 8 bits nobody has found a difference that matters; from 8 to between 4 and 5 the answers
+    change a little; below 4 bits they get worse noticeably, most of all for small models.
 
     The rule compares your file with the smaller formats of the same model at hand, and proposes the fastest of at least four
     bits where that should gain clearly. When the output is slow and none is at hand, it tells what one would bring.

@@ -17,9 +17,9 @@ _ENOUGH: Final = 2.0
 
 class SpeculationHeadroom(Rule):
     """Writing one token fetches all weights and leaves most arithmetic idle. Checking several guessed tokens at once fetches
-    them once as well, so it costs little more than writing one. Speculation makes use of that: something cheap guesses the
-    next few tokens (a small model of the same family, or a look-up in the text so far), the model checks them together and
-    keeps those that it would have written itself. The answer is the same, only sooner.
+    them once as well, so it costs little more than writing one. Speculation makes use of that: something cheap guesses the next
+    few tokens (a small model of the same family, or a look-up in the text so far), the model checks them together and keeps
+    those that it would have written itself. The answer is the same, only sooner.
 
     The rule speaks when the output is slow for one user, and predicts how much cheaper four tokens are together than one by
     one. That is the head-room. How much of it becomes speed depends on how often the guesses are right, which no one can
@@ -36,7 +36,8 @@ class SpeculationHeadroom(Rule):
     symptoms: ClassVar[frozenset[str]] = frozenset({"slow-output"})
 
     def check(self, situation: Situation) -> tuple[Finding, ...]:
-        if situation.workload.users > 1 or situation.config.parallel > 1 or not feels_slow_output(situation):
+        is_shared = situation.workload.users > 1 or situation.config.parallel > 1
+        if is_shared or situation.draft is not None or not feels_slow_output(situation):
             return ()
         headroom = find_headroom(situation)
         if headroom is None or headroom < _ENOUGH:

@@ -11,18 +11,19 @@ from tuner.rules.expectation import expect_gain
 
 class ThreadsAboveCores(Rule):
     """For every token all threads meet several hundred times, and all wait for the last one. A thread that has no core of its
-    own is always the last one. So more threads than free cores do not help a little less: they ruin the speed. Reports tell
-    of a fortieth of the speed with eight threads where a container's quota allowed four.
+    own is always the last one. So more threads than free cores do not help a little less: they ruin the speed. Reports tell of
+    a fortieth of the speed with eight threads where a container's quota allowed four.
 
     The rule compares your thread counts with what this process may really use: the cores that the scheduler lets it run on, and
-    the processor time that a container grants (its quota). `threads` is used while one token at a time is made, that is in
-    decode; `threads_batch` while many are computed at once, that is in prefill and with several users. Two hardware threads of
-    one core share its arithmetic and its way to memory, so `threads` should not exceed the physical cores. The remedy is to set
-    `threads` to the number of physical cores that are yours, and `threads_batch` to no more than may run at once.
+    the processor time that a container grants (its quota). `threads` is used while one token at a time is made, that is while
+    an answer is written to one user; `threads_batch` while many are computed at once, that is while a prompt is read, and with
+    several users. Two hardware threads of one core share its arithmetic and its way to memory, so `threads` should not exceed
+    the physical cores. The remedy is to set `threads` to the number of physical cores that are yours, and `threads_batch` to no
+    more than may run at once.
 
-    When this is wrong: on some processors a second thread per core helps prefill a little, which is why `threads_batch` is only
-    held against the limit of this process. A quota that is raised later, or a virtual machine that hides how its cores are
-    shared, changes the right number; then measure it.
+    When this is wrong: on some processors a second thread per core reads prompts a little faster, which is why `threads_batch`
+    is only held against the limit of this process. A quota that is raised later, or a virtual machine that hides how its cores
+    are shared, changes the right number; then measure it.
     """
 
     code: ClassVar[str] = "DEC04"
@@ -67,8 +68,8 @@ def _expect(situation: Situation, change: dict[str, Any]) -> Expected | None:
 def _tell_counts(situation: Situation) -> tuple[Evidence, ...]:
     config = situation.config
     return (
-        Evidence(what="threads in decode", value=config.threads, unit="threads", basis="measured"),
-        Evidence(what="threads in prefill", value=config.threads_batch, unit="threads", basis="measured"),
+        Evidence(what="threads that write the answer", value=config.threads, unit="threads", basis="measured"),
+        Evidence(what="threads that read the prompt", value=config.threads_batch, unit="threads", basis="measured"),
     )
 
 

@@ -13,12 +13,12 @@ from tuner.rules.points import change_point, is_possible
 
 class BatchThreads(Rule):
     """Reading a prompt is pure arithmetic, and arithmetic is shared well: twice the cores read it almost twice as fast. How
-    many threads do it is set by `threads_batch`, apart from `threads`, which is for decode with one user. Some programs
-    start with one thread, or with half the cores, and leave the rest of the processor idle.
+    many threads do it is set by `threads_batch`, apart from `threads`, which is for writing an answer to one user. Some
+    programs start with one thread, or with half the cores, and leave the rest of the processor idle.
 
-    With a calibration the rule compares predicted times for the thread counts that this process may use. Without one it speaks
-    only where fewer threads are set than there are physical cores to use, and then assumes that two thirds of the added cores
-    turn into speed. More threads than may run at once are the business of DEC04.
+    When this machine was calibrated (`rooftune calibrate`), the rule compares predicted times for the thread counts that this
+    process may use. Without that it speaks only where fewer threads are set than there are physical cores to use, and then
+    assumes that two thirds of the added cores turn into speed. More threads than may run at once are the business of DEC04.
 
     When this is wrong: on processors with fast and slow cores the slow ones can hold up the fast ones, and a machine that does
     other work at the same time has fewer cores free than it has. On a GPU with all layers there, these threads hardly matter.
@@ -44,7 +44,7 @@ class BatchThreads(Rule):
             severity="slows",
             evidence=(
                 *tell_figure(situation, "ttft"),
-                Evidence(what="threads in prefill", value=config.threads_batch, unit="threads", basis="measured"),
+                Evidence(what="threads that read the prompt", value=config.threads_batch, unit="threads", basis="measured"),
                 Evidence(what="physical cores of this process", value=limits.usable_physical, unit="cores", basis="measured"),
             ),
             change=change,

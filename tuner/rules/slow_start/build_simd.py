@@ -10,10 +10,10 @@ from tuner.rules.base import Evidence, Finding, Rule, Situation
 
 class BuildWithoutSimd(Rule):
     """Processors have vector units: one instruction multiplies 8, 16 or 64 numbers at once. Programs only use them if they were
-    compiled to. Ready-made packages are compiled for the oldest processor they want to run on, so on a newer one a good part
-    of its arithmetic lies idle. That costs most while a prompt is read, which is pure arithmetic, and little in the answer.
+    compiled to. Ready-made packages are compiled for the oldest processor they want to run on, so on a newer one a good part of
+    its arithmetic lies idle. That costs most while a prompt is read, which is pure arithmetic, and little in the answer.
 
-    The rule compares what the processor can do with what the installed llama.cpp says it was compiled with. The remedy is to
+    The rule compares what the processor can do with what the installed llama.cpp says it was compiled for. The remedy is to
     compile it on this machine, which takes some minutes; the command is given. llama.cpp then chooses by itself.
 
     When this is wrong: a virtual machine may show vector units and run them slowly, and for formats that llama.cpp has no

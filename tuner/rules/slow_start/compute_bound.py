@@ -11,10 +11,11 @@ from tuner.units import format_ms
 
 
 class ComputeBoundPrefill(Rule):
-    """Before the first token appears, the model reads your whole prompt. It does so for many tokens at once, so each weight
-    that is fetched from memory is used many times: the processor computes without a pause and memory waits for it. The
-    number of multiplications per byte fetched is called arithmetic intensity; every machine has a point (the ridge) above
-    which its arithmetic is the limit and below which its memory is. Reading a prompt lies above it, writing an answer below.
+    """Before the first token (a word or a piece of one) appears, the model reads your whole prompt. It does so for many tokens
+    at once, so each weight that is fetched from memory is used many times: the processor computes without a pause and memory
+    waits for it. Which of the two is the limit depends on how many calculations each fetched byte is good for (textbooks call
+    that arithmetic intensity). Every machine has its own number (the ridge point): above it arithmetic is the limit, below it
+    memory is. Reading a prompt lies above, writing an answer below.
 
     That has practical consequences. Faster memory or a smaller file makes a prompt hardly any faster to read. What helps: a
     shorter prompt, not reading the same text again (see PRE07), a smaller model, a number format that this processor multiplies
@@ -23,8 +24,9 @@ class ComputeBoundPrefill(Rule):
     The rule speaks only when the first token is slow: when you said so, when it misses the time you asked for, or when it takes
     more than ten seconds. It tells how much of the machine's arithmetic is reached; below half, look at PRE02 to PRE06 first.
 
-    When this is wrong: with very short prompts, or a very small micro-batch, memory or the fixed cost of each pass is the limit
-    instead; the rule looks at the prediction and stays silent then. It cannot see a processor that is slowed down by heat.
+    When this is wrong: with very short prompts, or when a prompt is read in very small pieces, memory or the fixed cost of each
+    pass through the model is the limit instead; the rule looks at the prediction and stays silent then. It cannot see a
+    processor that is slowed down by heat.
     """
 
     code: ClassVar[str] = "PRE01"
@@ -45,9 +47,11 @@ class ComputeBoundPrefill(Rule):
             evidence=(
                 *tell_figure(situation, "ttft"),
                 Evidence(what="prompt", value=workload.prompt_tokens, unit="tokens", basis="measured"),
-                Evidence(what="operations per byte fetched", value=phase.intensity, unit="operations/byte", basis=basis),
-                Evidence(what="where memory stops to be the limit", value=phase.ridge, unit="operations/byte", basis=basis),
-                Evidence(what="share of the arithmetic reached", value=phase.reached, unit="share", basis=basis),
+                Evidence(what="calculations for each byte fetched", value=phase.intensity, unit="operations/byte", basis=basis),
+                Evidence(
+                    what="from how many on arithmetic is the limit", value=phase.ridge, unit="operations/byte", basis=basis
+                ),
+                Evidence(what="share of the machine's arithmetic in use", value=phase.reached, unit="share", basis=basis),
             ),
             remedy=f"Each prompt token costs about {format_ms(each)}. Shorten the prompt, or keep its unchanged beginning in "
             "the cache; a smaller model or a GPU is the next step. A smaller file helps the answer, not the prompt.",

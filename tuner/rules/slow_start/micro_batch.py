@@ -14,15 +14,16 @@ _SIZES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
 
 class MicroBatch(Rule):
     """A prompt is not read word by word but in pieces, the micro-batches (`ubatch_size`, 512 tokens unless told otherwise). For
-    each piece llama.cpp goes through the whole model once. Small pieces mean going through it again and again with too
-    little to do each time; pieces that are too large push their own intermediate results out of the processor's fast memory.
+    each piece llama.cpp goes through the whole model once. Small pieces mean going through it again and again with too little
+    to do each time; pieces that are too large push their own intermediate results out of the processor's fast memory.
 
     This rule compares the predicted time to first token for several sizes with that of yours, and speaks up only where another
     size should be clearly faster and fits into memory. The remedy is one setting: `--ubatch-size`, with `--batch-size` at least
-    as large. Larger pieces cost memory for intermediate results, which the check has counted. Decode is not touched.
+    as large. Larger pieces cost memory for intermediate results, which the check has counted. How fast the answer is written
+    does not change.
 
-    When this is wrong: the best size depends on the model as much as on the chip, and figures of a calibration are taken at a
-    few sizes only; between them they are interpolated. The default being best is a normal result. For prompts shorter than a
+    When this is wrong: the best size depends on the model as much as on the chip, and the calibration measured a few sizes
+    only, and what lies between them is estimated. The default being best is a normal result. For prompts shorter than a
     micro-batch nothing changes at all. `rooftune diagnose --verify` tries it.
     """
 

@@ -1,4 +1,4 @@
-"""PRE09: cache types for which the GPU may have no kernel."""
+"""PRE09: cache types for which the GPU may have no code."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tuner.units import format_ratio
 
 _RARE: Final = frozenset({"q4_1", "q5_0", "q5_1", "iq4_nl"})
 _COLLAPSED: Final = 5.0
-"""Prefill that takes this many times the predicted time has not run where it should (reports tell of 20 and more)."""
+"""A first token that takes this many times the predicted time has not run where it should (reports tell of 20 and more)."""
 
 
 class MixedCacheTypes(Rule):
-    """The KV cache can be stored in a smaller number format, K and V each in its own. NVIDIA builds of llama.cpp bring
-    attention code for the common pairs only: both f16, both q8_0, both q4_0. For other pairs many builds compute attention
-    on the processor instead, without a word: prompts are then read at a twentieth of the speed while everything seems to
-    work.
+    """The KV cache is the model's notes on the text so far, in two halves, keys (K) and values (V). Each half can be stored in
+    a smaller number format of its own. NVIDIA builds of llama.cpp bring the code that looks back at these notes (attention) for
+    the common pairs only: both f16, both q8_0, both q4_0. For other pairs many builds compute attention on the processor
+    instead, without a word: prompts are then read at a twentieth of the speed while everything seems to work.
 
     The rule looks for K and V of different types, or of a rare type, on a CUDA device. It speaks of a possibility as long as
     nothing was measured, is silent when a measurement shows normal speed, and is sure when it took five times what it should.
     The remedy is the same common type for both.
 
-    When this is wrong: builds with all kernels compiled in (GGML_CUDA_FA_ALL_QUANTS) and recent versions of llama.cpp run every
-    pair on the GPU; then a mixed pair is fine. The measurement decides: `rooftune diagnose --verify`.
+    When this is wrong: builds with the code for all pairs compiled in (GGML_CUDA_FA_ALL_QUANTS) and recent versions of
+    llama.cpp run every pair on the GPU; then a mixed pair is fine. The measurement decides: `rooftune diagnose --verify`.
     """
 
     code: ClassVar[str] = "PRE09"
@@ -46,7 +46,9 @@ class MixedCacheTypes(Rule):
             return ()
         evidence: tuple[Evidence, ...] = (Evidence(what="cache types", value=f"{k} for K, {v} for V", basis="measured"),)
         if slower is not None:
-            evidence += (Evidence(what="prefill against prediction", value=slower, unit="times", basis="measured"),)
+            evidence += (
+                Evidence(what="time to first token against the predicted one", value=slower, unit="times", basis="measured"),
+            )
         sure = slower is not None
         finding = Finding(
             code=self.code,

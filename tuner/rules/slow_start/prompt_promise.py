@@ -13,8 +13,8 @@ from tuner.units import format_ms
 
 class PromptPromise(Rule):
     """You asked for the first token within a certain time. Reading the prompt takes time in proportion to its length, and a
-    little more than that for long ones, since every token also looks at all tokens before it. So there is a longest prompt
-    that keeps the promise on this machine with this model, and the rule tells it.
+    little more than that for long ones, since every token also looks at all tokens before it. So there is a longest prompt that
+    keeps the promise on this machine with this model, and the rule tells it.
 
     What to do, in this order: use the other findings, which make reading faster; keep the unchanged beginning of the prompt in
     the cache, since only what is new counts (PRE07); then shorten what is sent: fewer documents, or summaries of them.

@@ -30,8 +30,9 @@ class PromptReread(Rule):
     a cache.
 
     When this is wrong: when every prompt really is new, as with single documents; then say so to yourself and ignore this. With
-    sliding-window models the beginning can only be used again where the whole window is kept (`swa_full`), and models with a
-    recurrent state keep it only at a few marks. The three quarters are assumed, not measured.
+    sliding-window models the beginning can only be used again where the whole window is kept (`swa_full`), and models that keep
+    a running state in place of a cache (recurrent ones) can go back to a few marks only. The three quarters are assumed, not
+    measured.
     """
 
     code: ClassVar[str] = "PRE07"

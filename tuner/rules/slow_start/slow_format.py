@@ -18,17 +18,19 @@ _MOSTLY: Final = 0.5
 _LEAST_BITS: Final = 0.75
 """A format with less than this share of the bits is another trade, made in DEC03."""
 _OFFERED: Final = ("Q4_K", "Q4_0", "IQ4_NL", "Q8_0")
-"""What publishers commonly offer and some processor has a fast kernel for, in order of preference at like speed."""
+"""What publishers commonly offer and some processor multiplies quickly, in order of preference at like speed."""
 
 
 class SlowFormat(Rule):
-    """A model's weights are stored in a number format: Q4_K, Q4_1, Q8_0 and so on. For some formats llama.cpp lays the weights
-    out anew when it loads them, so that the processor's vector units can work on eight rows at a time; for others it has
-    only slower code. Two files of nearly the same size can so differ by a factor of two, in the prompt and in the answer.
+    """A model's weights (the numbers it has learnt) are stored in a number format: Q4_K, Q4_1, Q8_0 and so on. For some formats
+    llama.cpp lays the weights out anew when it loads them, so that the processor can multiply many of them with one
+    instruction; for others it has only slower code. Two files of nearly the same size can so differ by a factor of two, in the
+    prompt and in the answer.
 
-    Which formats are fast depends on the processor and the build. On x86 with AVX2: Q4_0, Q4_K, IQ4_NL and MXFP4, not Q4_1,
-    Q5_K, Q6_K or Q8_0; on ARM with dot products Q5_K, Q6_K and Q8_0 as well. The rule looks at the format that holds most of
-    your file. With a calibration it proposes a change only where that should be clearly faster; without, it goes by the list.
+    Which formats are fast depends on the processor and the build. On Intel and AMD processors (x86 with AVX2) these are Q4_0,
+    Q4_K, IQ4_NL and MXFP4, not Q4_1, Q5_K, Q6_K or Q8_0; on ARM processors with dot products Q5_K, Q6_K and Q8_0 as well. The
+    rule looks at the format that holds most of your file. Where this machine was calibrated it proposes a change only where
+    that should be clearly faster; otherwise it goes by the list.
 
     The remedy is the same model in another format: a file that you have already, or one to download or to make.
 
@@ -38,7 +40,7 @@ class SlowFormat(Rule):
     """
 
     code: ClassVar[str] = "PRE04"
-    title: ClassVar[str] = "Format without a fast kernel here"
+    title: ClassVar[str] = "Number format that is slow on this processor"
     symptoms: ClassVar[frozenset[str]] = frozenset({"slow-start", "slow-output"})
 
     def check(self, situation: Situation) -> tuple[Finding, ...]:

@@ -12,6 +12,7 @@ from tuner.rules.figures import tell_figure
 from tuner.rules.points import is_possible
 
 _CUDA: Final = "CUDA"
+_REMOTE: Final = "RPC"
 
 
 class UnusedGpu(Rule):
@@ -20,7 +21,8 @@ class UnusedGpu(Rule):
     GPU is accepted and silently ignored, and the remedy is to install a build that can, with the command given. Or the build
     can, but no layers were asked for: then `n_gpu_layers` is the setting to change.
 
-    Layers are counted from the end of the model, the output first, and all of them means one more than the model has blocks.
+    A model is a stack of layers. They are counted from its end, and the output counts as one of them; so to put everything on
+    the GPU, ask for one more than the number of layers that the model is described with.
 
     When this is wrong: a very old or very small GPU can be slower than the processor, and one that is needed for other work may
     be left alone on purpose. A GPU that the system hides from this process (a container without access) is not seen here.
@@ -32,7 +34,7 @@ class UnusedGpu(Rule):
 
     def check(self, situation: Situation) -> tuple[Finding, ...]:
         machine = situation.hardware
-        if machine.devices:
+        if any(device.backend != _REMOTE for device in machine.devices):
             return self._propose_layers(situation) if situation.config.n_gpu_layers == 0 else ()
         names = [gpu.name or "a GPU" for gpu in machine.gpus if gpu.cuda_ordinal is not None]
         if not names or machine.build is None or not machine.build.importable:
@@ -41,7 +43,7 @@ class UnusedGpu(Rule):
 
     def _propose_layers(self, situation: Situation) -> tuple[Finding, ...]:
         full = situation.model.full_offload
-        local = [device for device in situation.hardware.devices if device.backend != "RPC"]
+        local = [device for device in situation.hardware.devices if device.backend != _REMOTE]
         if full is None or not local or not is_possible(situation, {"n_gpu_layers": full}):
             return ()
         expected = expect_gain(situation, {"n_gpu_layers": full}, "ttft")
@@ -57,7 +59,7 @@ class UnusedGpu(Rule):
                 Evidence(what="GPU", value=local[0].description or local[0].name, basis="measured"),
             ),
             change={"n_gpu_layers": full},
-            remedy=f"Set n_gpu_layers to {full}: all blocks and the output.",
+            remedy=f"Set n_gpu_layers to {full}: all layers and the output.",
             expected=expected,
             costs="Memory of the GPU; main memory is freed.",
         )
