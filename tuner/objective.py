@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from tuner.errors import UsageError
+from tuner.errors import UsageError, suggest_name
 from tuner.measure.record import Measurement
 from tuner.units import parse_bytes, parse_count, parse_duration, parse_number
 
@@ -52,17 +52,22 @@ def parse_goals(text: str) -> tuple[Goal, ...]:
     """Comma-separated goals. Raises UsageError for an unknown or repeated one."""
     names = [name.strip() for name in text.split(",")]
     goals = tuple(goal for name in names for goal in GOALS if goal == name)
-    if len(goals) != len(names) or len(set(goals)) != len(goals):
-        raise UsageError(f"{text!r} is no objective.", f"Use one or several of {', '.join(GOALS)}, separated by commas.")
+    unknown = next((name for name in names if name not in GOALS), None)
+    if unknown is not None:
+        raise UsageError(f"{unknown!r} is no objective.", suggest_name(unknown, GOALS))
+    if len(set(goals)) != len(goals):
+        raise UsageError(f"{text!r} names an objective twice.", f"Name each of {', '.join(GOALS)} once.")
     return goals
 
 
 def parse_limit(text: str) -> Limit:
-    """A limit such as 'tpot<=50ms' or 'ctx_size>=8192'. Raises UsageError or BadInputError."""
-    match = re.fullmatch(r"\s*([a-z_0-9]+)\s*(<=|>=)\s*(.+?)\s*", text)
-    if not match or match.group(1) not in LIMITED:
+    """A limit such as 'tpot<=50ms' or 'ctx_size>=8192'. Raises UsageError, or BadInputError for an amount that is none."""
+    match = re.fullmatch(r"\s*([A-Za-z_0-9]+)\s*(<=|>=)\s*(.+?)\s*", text)
+    if not match:
         raise UsageError(f"{text!r} is no limit.", f"Write it like 'tpot<=50ms'; it can be set on {', '.join(LIMITED)}.")
     metric, comparison, amount = match.groups()
+    if metric not in LIMITED:
+        raise UsageError(f"There is no limit on {metric!r}.", suggest_name(metric, LIMITED))
     _check_direction(metric, comparison, text)
     return Limit(metric=metric, at_most=comparison == "<=", value=_parse_amount(metric, amount), text=text.strip())
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tuner.errors import BadInputError, UsageError
+from tuner.errors import BadInputError, UsageError, suggest_name
 
 _MOST_TOKENS: Final = 16_777_216
 _MOST_USERS: Final = 256
@@ -57,9 +57,8 @@ def load_workload(name_or_file: str) -> Workload:
         return PRESETS[name_or_file]
     path = Path(name_or_file)
     if path.suffix.lower() not in {".yaml", ".yml"}:
-        raise UsageError(
-            f"There is no workload {name_or_file!r}.", f"Use one of {', '.join(PRESETS)}, or a YAML file of your own."
-        )
+        hint = suggest_name(name_or_file, PRESETS, others="or a YAML file of your own")
+        raise UsageError(f"There is no workload {name_or_file!r}.", hint)
     return _read_workload(path)
 
 

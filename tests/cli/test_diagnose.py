@@ -92,7 +92,7 @@ def test_a_promise_gives_the_longest_prompt(model: Path, capsys: pytest.CaptureF
         (("--demo", "x.gguf"), 2, "--demo stands in place"),
         (("nowhere.gguf",), 3, "nowhere.gguf"),
         (("{model}", "--symptom", "bad-mood"), 2, "bad-mood"),
-        (("{model}", "--promise-ttft", "soon"), 3, "duration"),
+        (("{model}", "--promise-ttft", "soon"), 2, "duration"),
         (("{model}", "--set", "warp=9"), 2, "warp"),
         (("{model}", "--set", "cache_type_v=q8_0", "--set", "flash_attn=off"), 3, "flash attention"),
     ],

@@ -60,7 +60,7 @@ class TestRequest:
 
     def test_a_promise_is_a_duration(self, model: Path) -> None:
         assert check_request(DiagnoseRequest(models=(str(model),), promise_ttft="2s")).promise_ms == 2000
-        with pytest.raises(BadInputError):
+        with pytest.raises(UsageError, match="--promise-ttft"):
             check_request(DiagnoseRequest(models=(str(model),), promise_ttft="soon"))
 
     def test_one_model_is_diagnosed_at_a_time(self, model: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.errors import BadInputError
+from tuner.errors import UsageError
 from tuner.hardware import HardwareProfile, LimitFacts, MemoryFacts
 from tuner.session.guarding import MemoryRules, find_ceiling, read_rules
 
@@ -46,5 +46,5 @@ def test_rules_are_read_from_text() -> None:
     """No text means the usual reserve, 0 means none."""
     assert read_rules("", no_memory_check=False) == USUAL
     assert read_rules("0", no_memory_check=True) == MemoryRules(reserve_bytes=0, checked=False)
-    with pytest.raises(BadInputError, match="amount of memory"):
+    with pytest.raises(UsageError, match="--reserve: 'a lot' is not an amount of memory"):
         read_rules("a lot", no_memory_check=False)

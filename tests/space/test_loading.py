@@ -159,13 +159,14 @@ def test_settings_are_checked_values_by_name() -> None:
 
 BAD_SETTINGS = {
     "thread=2": (UsageError, "Did you mean threads?"),
-    "ngl=3": (UsageError, "There are model"),
+    "ngl=3": (UsageError, "Did you mean n_gpu_layers?"),
+    "warp=3": (UsageError, "There are model"),
     "threads": (UsageError, "threads=4"),
     "threads=": (UsageError, "threads=4"),
     "=4": (UsageError, "threads=4"),
     "": (UsageError, "threads=4"),
-    "threads=0": (BadInputError, "from 1 to 512"),
-    "cache_type_k=q9_9": (BadInputError, "q8_0"),
+    "threads=0": (UsageError, "from 1 to 512"),
+    "cache_type_k=q9_9": (UsageError, "q8_0"),
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tuner.engines.base import Engine
-from tuner.errors import UsageError
+from tuner.errors import UsageError, suggest_name
 
 _NO_ENGINES = frozenset({"base", "registry"})
 
@@ -28,7 +28,7 @@ def find_engine(name: str) -> type[Engine]:
         if entry.name.replace("_", "-") == name:
             place = f"{__package__}.{entry.name}"
             return _pick_class(importlib.import_module(f"{place}.engine" if entry.ispkg else place), name)
-    raise UsageError(f"There is no engine {name!r}.", f"Use one of {', '.join(list_engines())}.")
+    raise UsageError(f"There is no engine {name!r}.", suggest_name(name, list_engines()))
 
 
 def _iterate_entries() -> list[pkgutil.ModuleInfo]:

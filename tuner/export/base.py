@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 import tuner.export
 from tuner.discover import discover_classes
-from tuner.errors import UsageError
+from tuner.errors import UsageError, suggest_name
 from tuner.report import Report
 from tuner.units import format_bytes, format_interval, format_ms, format_rate, format_ratio
 
@@ -43,7 +43,7 @@ def find_export(name: str) -> Export:
     """The export called `name`. Raises UsageError."""
     exports = list_exports()
     if name not in exports:
-        raise UsageError(f"There is no export {name!r}.", f"Use one of {', '.join(exports)}.")
+        raise UsageError(f"There is no export {name!r}.", suggest_name(name, exports))
     return exports[name]
 
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from tuner.errors import BadInputError
+from tuner.errors import BadInputError, UsageError
+from tuner.objective import parse_goals, parse_limit
 from tuner.report.record import SCHEMA, Report
 
 MOST_BYTES: Final = 1_048_576
@@ -79,9 +80,17 @@ def read_report(path: Path) -> Report:
             f"{path} has the schema {str(data['schema'])[:40]!r}, not {SCHEMA!r}.", "It needs another version of rooftune."
         )
     try:
-        return msgspec.convert(data, Report)
-    except (msgspec.ValidationError, RecursionError, ValueError, OverflowError) as error:
+        return _check_goals(msgspec.convert(data, Report))
+    except (UsageError, msgspec.ValidationError, RecursionError, ValueError, OverflowError) as error:
         raise BadInputError(f"{path} is damaged: {_brief(error)}.", "Run `rooftune tune` again.") from error
+
+
+def _check_goals(report: Report) -> Report:
+    """Raises UsageError or BadInputError for an objective or a limit that means nothing."""
+    parse_goals(report.objective)
+    for limit in report.limits:
+        parse_limit(limit)
+    return report
 
 
 def _read_text(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from tuner.errors import BadInputError, UsageError
+from tuner.errors import BadInputError, UsageError, suggest_name
 
 Kind = Literal["cpu", "gpu", "igpu"]
 """igpu: a graphics processor that shares main memory."""
@@ -93,7 +93,8 @@ def load_sheet(name_or_path: str) -> Sheet:
         return read_sheet(_folder().joinpath(f"{name_or_path}.yaml").read_bytes(), source=name_or_path)
     path = Path(name_or_path)
     if path.suffix.lower() not in {".yaml", ".yml"}:
-        raise UsageError(f"There is no machine {name_or_path[:100]!r}.", _suggest(name_or_path))
+        hint = suggest_name(name_or_path[:100], list_sheets(), others="or a YAML file of your own")
+        raise UsageError(f"There is no machine {name_or_path[:100]!r}.", hint)
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1)
@@ -149,10 +150,3 @@ def _check(sheet: Sheet) -> Sheet:
     if sheet.kind != "cpu" and sheet.fp16_tflops is None and sheet.fp32_tflops is None:
         raise ValueError("fp16_tflops is missing")
     return sheet
-
-
-def _suggest(name: str) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name.lower(), list_sheets(), n=1, cutoff=0.5)
-    return f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(list_sheets())}, or a YAML file of your own."

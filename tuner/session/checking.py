@@ -13,7 +13,7 @@ from typing import Any, get_args
 import msgspec
 
 from tuner.engines.registry import find_engine
-from tuner.errors import BadInputError, StorageError, UsageError
+from tuner.errors import BadInputError, StorageError, UsageError, reading_flag, suggest_name
 from tuner.model import ModelSpec, demo_model_path, read_model, require_decoder, resolve_models
 from tuner.objective import Goal, Limit, parse_goals, parse_limit
 from tuner.session.guarding import MemoryRules, read_rules
@@ -55,7 +55,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 def check_tune(request: TuneRequest) -> Checked:
     """The request with its parts read. Raises UsageError, BadInputError or StorageError."""
     goals = parse_goals(request.objective)
-    limits = tuple(parse_limit(text) for text in request.limits)
+    with reading_flag("--limit"):
+        limits = tuple(parse_limit(text) for text in request.limits)
     workload = load_workload(request.workload)
     budget_s = check_budget(request.budget)
     strategy = _check_strategy(request.strategy)
@@ -99,8 +100,9 @@ def check_measure(request: MeasureRequest) -> tuple[ModelSpec, Workload, dict[st
 
 
 def check_budget(text: str) -> float:
-    """A budget in seconds. Raises BadInputError or UsageError."""
-    budget_s = parse_duration(text)
+    """A budget in seconds. Raises UsageError."""
+    with reading_flag("--budget"):
+        budget_s = parse_duration(text)
     if budget_s > MOST_BUDGET_S:
         raise UsageError(f"A budget of {text} is more than a week.", "Give a shorter one, such as 10m.")
     return budget_s
@@ -151,7 +153,7 @@ def _check_strategy(name: str) -> StrategyName:
         if strategy == name:
             found: StrategyName = strategy
             return found
-    raise UsageError(f"There is no strategy {name!r}.", f"Use one of {', '.join(get_args(StrategyName))}.")
+    raise UsageError(f"There is no strategy {name!r}.", suggest_name(name, get_args(StrategyName)))
 
 
 def _check_numbers(request: TuneRequest) -> None:
@@ -182,5 +184,5 @@ def check_study(request: TuneRequest) -> None:
         reason = getattr(error, "strerror", None) or error
         raise StorageError(f"The storage cannot be opened: {reason}.", "Check --storage.") from error
     if request.resume not in names:
-        known = ", ".join(names[-5:]) or "none yet"
-        raise BadInputError(f"There is no study {request.resume!r} in {request.storage}.", f"Studies there: {known}.")
+        hint = suggest_name(request.resume, names, most=5)
+        raise BadInputError(f"There is no study {request.resume!r} in {request.storage}.", hint)

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from tuner.engines.registry import find_engine
-from tuner.errors import InterruptedRunError, NothingFeasibleError, UsageError
+from tuner.errors import InterruptedRunError, NothingFeasibleError, UsageError, reading_flag, suggest_name
 from tuner.hardware import HardwareProfile, profile_machine
 from tuner.measure.record import Measurement
 from tuner.measure.stop import Stop
@@ -162,7 +162,8 @@ def check_request(request: DiagnoseRequest) -> Asked:
     workload = load_workload(request.workload)
     find_engine(request.engine)
     symptom = _check_symptom(request.symptom)
-    promise = parse_duration(request.promise_ttft) * 1000 if request.promise_ttft else None
+    with reading_flag("--promise-ttft"):
+        promise = parse_duration(request.promise_ttft) * 1000 if request.promise_ttft else None
     memory = read_rules(request.reserve, no_memory_check=False)
     settings = parse_settings(request.settings)
     budget_s = check_budget(request.budget)

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from tuner.errors import reading_flag
 from tuner.hardware import HardwareProfile
 from tuner.memory import Budget, find_budget, find_misfit
 from tuner.model import ModelSpec
@@ -34,8 +35,10 @@ class MemoryRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_rules(reserve: str, *, no_memory_check: bool) -> MemoryRules:
-    """The rules as given on a command line; "" for the usual reserve. Raises BadInputError for a size that is none."""
-    return MemoryRules(reserve_bytes=parse_bytes(reserve) if reserve else None, checked=not no_memory_check)
+    """The rules as given on a command line; "" for the usual reserve. Raises UsageError for a size that is none."""
+    with reading_flag("--reserve"):
+        reserve_bytes = parse_bytes(reserve) if reserve else None
+    return MemoryRules(reserve_bytes=reserve_bytes, checked=not no_memory_check)
 
 
 def guard_memory(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tuner.errors import BadInputError
+from tuner.errors import BadInputError, suggest_name
 from tuner.session.request import TuneRequest
 
 _OF_THIS_SITTING = ("budget", "trials", "output", "reserve", "no_memory_check")
@@ -25,8 +25,8 @@ def restore_request(request: TuneRequest) -> TuneRequest:
         return request
     studies = {study.name: study for study in read_studies(request.storage)}
     if request.resume not in studies:
-        known = ", ".join(list(studies)[-5:]) or "none yet"
-        raise BadInputError(f"There is no study {request.resume!r} in {request.storage}.", f"Studies there: {known}.")
+        hint = suggest_name(request.resume, studies, most=5)
+        raise BadInputError(f"There is no study {request.resume!r} in {request.storage}.", hint)
     try:
         asked = msgspec.json.decode(studies[request.resume].origin, type=TuneRequest)
     except msgspec.DecodeError:

@@ -2,8 +2,8 @@
 
 from tuner.space.base import Absent, Cost, Dimension, Domain, Phase, SpaceSituation
 from tuner.space.building import apply_settings, build_space, find_default_config
-from tuner.space.catalogue import find_dimension, list_dimensions
-from tuner.space.loading import NO_SPACE, SpaceFile, choose_space, load_space, parse_settings, read_space, suggest_name
+from tuner.space.catalogue import find_dimension, list_dimensions, suggest_dimension
+from tuner.space.loading import NO_SPACE, SpaceFile, choose_space, load_space, parse_settings, read_space
 from tuner.space.refusal import RefusalFacts, find_refusal, find_warnings
 from tuner.space.searchspace import SearchSpace
 from tuner.space.settling import settle_point
@@ -31,5 +31,5 @@ __all__ = [
     "parse_settings",
     "read_space",
     "settle_point",
-    "suggest_name",
+    "suggest_dimension",
 ]

@@ -7,16 +7,15 @@ said in one line that names the file, the key and what is accepted.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from tuner.errors import BadInputError, UsageError
+from tuner.errors import BadInputError, UsageError, reading_flag, suggest_name
 from tuner.hardware import HardwareProfile
 from tuner.space.base import Dimension
-from tuner.space.catalogue import find_dimension, list_dimensions
+from tuner.space.catalogue import find_dimension, suggest_dimension
 from tuner.space.parsing import show_value
 
 if TYPE_CHECKING:
@@ -55,10 +54,8 @@ def load_space(name_or_path: str) -> SpaceFile:
     if name_or_path in preset_names():
         return read_space(read_preset(name_or_path), source=name_or_path)
     if Path(name_or_path).suffix.lower() not in {".yaml", ".yml"}:
-        names = ", ".join(preset_names())
-        raise UsageError(
-            f"There is no search space {show_value(name_or_path)}.", f"Use one of {names}, or a YAML file of your own."
-        )
+        hint = suggest_name(name_or_path, preset_names(), others="or a YAML file of your own")
+        raise UsageError(f"There is no search space {show_value(name_or_path)}.", hint)
     return read_space(_read_bounded(name_or_path), source=name_or_path)
 
 
@@ -89,7 +86,7 @@ def read_space(text: str | bytes, *, source: str) -> SpaceFile:
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     """What --set was given, as checked values by name; the last of equal keys counts.
 
-    Raises UsageError for an unknown key or a missing value, BadInputError for a value that the setting does not take.
+    Raises UsageError for an unknown key, a missing value, or one that the setting does not take.
     """
     found: dict[str, Any] = {}
     for setting in settings:
@@ -97,29 +94,22 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         name = key.strip().removeprefix("--").replace("-", "_")
         if not equals or not name or not value.strip():
             raise UsageError(f"--set {show_value(setting)} lacks a name or a value.", "Write it like --set threads=4.")
-        found[name] = _require_dimension(name).parse_value(value.strip())
+        with reading_flag("--set"):
+            found[name] = _require_dimension(name).parse_value(value.strip())
     return found
-
-
-def suggest_name(name: str, known: Sequence[str]) -> str:
-    """A hint towards the name that was meant, or the list of all."""
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
 
 
 def _require_dimension(name: str) -> Dimension:
     dimension = find_dimension(name)
     if dimension is None:
-        known = [each.name for each in list_dimensions()]
-        raise UsageError(f"There is no setting {show_value(name)}.", suggest_name(name, known))
+        raise UsageError(f"There is no setting {show_value(name)}.", suggest_dimension(name))
     return dimension
 
 
 def _read_entry(source: str, key: object, spec: object) -> tuple[str, Spec]:
     dimension = find_dimension(key) if isinstance(key, str) else None
     if dimension is None:
-        known = [each.name for each in list_dimensions()]
-        raise BadInputError(f"{source} has an unknown dimension {show_value(key)}.", suggest_name(str(key)[:60], known))
+        raise BadInputError(f"{source} has an unknown dimension {show_value(key)}.", suggest_dimension(str(key)[:60]))
     try:
         return dimension.name, _read_spec(dimension, spec)
     except BadInputError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from tuner.errors import BadInputError, UsageError
+from tuner.errors import BadInputError, suggest_name
 from tuner.measure.record import Outcome
 from tuner.objective import LARGER_IS_BETTER, Score, score_measurement
 from tuner.runconfig import RunConfig
@@ -21,7 +21,7 @@ from tuner.study.attempt import Attempt
 from tuner.study.parameters import Parameters
 from tuner.study.request import StudyRequest, describe_identity
 from tuner.study.sampling import make_sampler, store_violations
-from tuner.study.storage import guard_storage, is_owner_alive, open_storage, retry_locked
+from tuner.study.storage import UNFINISHED, guard_storage, is_owner_alive, open_storage, retry_locked
 from tuner.study.strategy import list_searched
 from tuner.trial import Trial
 
@@ -147,7 +147,7 @@ class StudyRecord:
 
     def _read(self, stored: Any) -> Attempt | None:
         attrs = stored.user_attrs
-        if attrs.get("state") in {None, "interrupted"}:
+        if attrs.get("state") in UNFINISHED:
             return None
         outcome = msgspec.json.decode(attrs["outcome"], type=Outcome) if "outcome" in attrs else None
         trial = Trial(
@@ -228,7 +228,7 @@ def score_outcome(outcome: Outcome | None, request: StudyRequest) -> Score | Non
 
 
 def open_record(request: StudyRequest) -> StudyRecord:
-    """A new study, or the one to go on with. Raises StorageError, UsageError, BadInputError."""
+    """A new study, or the one to go on with. Raises StorageError, UsageError for a URL that is none, or BadInputError."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -261,7 +261,7 @@ def _create(request: StudyRequest, storage: Any) -> optuna.Study:
         study.set_user_attr("title", request.title)
         study.set_user_attr("origin", request.origin)
         return study
-    raise UsageError(f"There is a study {names[0]} already.", f"Go on with --resume {names[0]}, or give another --study name.")
+    raise BadInputError(f"There is a study {names[0]} already.", f"Go on with --resume {names[0]}, or give another --study name.")
 
 
 def _resume(request: StudyRequest, storage: Any) -> optuna.Study:
@@ -269,8 +269,8 @@ def _resume(request: StudyRequest, storage: Any) -> optuna.Study:
 
     known = optuna.get_all_study_names(storage)
     if request.study_name not in known:
-        names = ", ".join(sorted(known)[-5:]) or "none yet"
-        raise BadInputError(f"There is no study {request.study_name!r}.", f"Studies here: {names}.")
+        hint = suggest_name(request.study_name, sorted(known), most=5)
+        raise BadInputError(f"There is no study {request.study_name!r}.", hint)
     study = optuna.load_study(storage=storage, study_name=request.study_name)
     stored = study.user_attrs.get("rooftune")
     if stored is None:

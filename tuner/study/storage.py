@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tuner.errors import StorageError
+from tuner.errors import StorageError, UsageError
 
 try:
     import fcntl
@@ -31,6 +31,8 @@ _EXAMPLE: Final = "Write it like sqlite:///results/studies.db."
 _LOCK_PATIENCE_S: Final = 60
 _CREATE_ATTEMPTS: Final = 8
 _IDENTITY_KEY: Final = "rooftune"
+UNFINISHED: Final = frozenset({None, "interrupted"})
+"""States of an attempt that a resume takes up again."""
 _CAUSES: Final = (
     ("disk is full", "The disk that holds {url} is full.", "Free some space; the study goes on with --resume."),
     ("no space left", "The disk that holds {url} is full.", "Free some space; the study goes on with --resume."),
@@ -58,7 +60,7 @@ class StoredStudy(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """finished, interrupted or running."""
     trials: int
-    """Attempts stored, confirmation rounds included."""
+    """Attempts whose end is stored, confirmation rounds included; what was interrupted is tried again and does not count."""
     complete: int
     """Of these, with a figure."""
     elapsed_s: float | None
@@ -74,9 +76,9 @@ class StoredStudy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_storage(url: str) -> BaseStorage:
-    """The storage at `url`; an SQLite file and its folder are made. Raises StorageError."""
+    """The storage at `url`; an SQLite file and its folder are made. Raises StorageError, or UsageError for no URL."""
     if "://" not in url:
-        raise StorageError(f"{url!r} is no storage URL.", "Write it like sqlite:///results/studies.db or postgresql://….")
+        raise UsageError(f"{url!r} is no storage URL.", "Write it like sqlite:///results/studies.db or postgresql://….")
     if url == IN_MEMORY:
         from optuna.storages import InMemoryStorage
 
@@ -119,7 +121,7 @@ def _summarise(storage: BaseStorage, study: Any) -> StoredStudy:
         name=study.study_name,
         title=attrs.get("title", ""),
         state=_tell_state(attrs),
-        trials=len(trials),
+        trials=sum(trial.user_attrs.get("state") not in UNFINISHED for trial in trials),
         complete=sum(trial.user_attrs.get("state") == "complete" for trial in trials),
         elapsed_s=max(spent, default=None),
         started=min(starts).isoformat(sep=" ", timespec="seconds") if starts else None,
@@ -168,7 +170,7 @@ def _connect(url: str) -> BaseStorage:
         try:
             storage = RDBStorage(url, engine_kwargs=dict(arguments))
         except (ArgumentError, NoSuchModuleError) as error:
-            raise StorageError(f"{hide_password(url)!r} is no storage URL.", _EXAMPLE) from error
+            raise UsageError(f"{hide_password(url)!r} is no storage URL.", _EXAMPLE) from error
         except ImportError as error:
             raise StorageError(f"The driver for {hide_password(url)} is not installed.", "Install it with pip.") from error
         except DBAPIError as error:

@@ -49,12 +49,12 @@ def command(
 ) -> None:
     from tuner.memory import read_projector
     from tuner.model import read_model
-    from tuner.units import parse_bytes
+    from tuner.session.guarding import read_rules
 
     del verbose
+    reserve_bytes = read_rules(reserve, no_memory_check=False).reserve_bytes
     spec = _read_named(model, demo=demo)
     config = _choose_config(spec, front_end, settings, ctx_size)
-    reserve_bytes = parse_bytes(reserve) if reserve else None
     projector = None if mmproj is None else read_projector(mmproj)
     beside = None if draft is None else read_model(draft)
     from tuner.cli.commands._inspection import inspect_model
@@ -86,14 +86,15 @@ def _read_named(model: str | None, *, demo: bool) -> ModelSpec:
 
 def _choose_config(spec: ModelSpec, front_end: FrontEnd, settings: tuple[str, ...], ctx_size: str | None) -> RunConfig:
     """The front end's defaults at a chosen context, changed by what the user set; --ctx wins."""
-    from tuner.errors import UsageError
+    from tuner.errors import UsageError, reading_flag
     from tuner.memory import default_config
     from tuner.space import parse_settings
     from tuner.units import parse_count
 
     changes = parse_settings(settings)
     if ctx_size is not None:
-        changes["ctx_size"] = parse_count(ctx_size)
+        with reading_flag("--ctx"):
+            changes["ctx_size"] = parse_count(ctx_size)
     changes.pop("model", None)
     if not 0 <= changes.get("ctx_size", 0) < 2**31:
         raise UsageError(f"A context of {changes['ctx_size']} tokens cannot be meant.", "Give a number below 2147483648.")
