@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tuner.cli.main import run
+from tuner.rules.catalogue import list_rules
 from tuner.runconfig import RunConfig
 
 
@@ -53,3 +54,23 @@ def test_a_rule_is_explained_by_its_code(capsys: pytest.CaptureFixture[str]) -> 
     document = json.loads(capsys.readouterr().out)
     assert (document["code"], document["symptoms"]) == ("PRE02", ["slow-start"])
     assert "When this is wrong" in document["manual"]
+
+
+def test_without_a_name_everything_with_a_manual_is_listed_by_area(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, settings first; the areas are the symptoms of `diagnose`."""
+    assert run(["explain"]) == 0
+    heard = capsys.readouterr()
+    lines = heard.out.splitlines()
+    named = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert named == [*RunConfig.__struct_fields__, *(rule.code for rule in list_rules())]
+    assert [line for line in lines if line.endswith(":") and not line.startswith(" ")][:2] == ["settings:", "long-chat:"]
+    assert heard.err == ""
+
+
+def test_the_list_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Area, name and title of each."""
+    assert run(["explain", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {frozenset(entry) for entry in document} == {frozenset({"area", "name", "title"})}
+    assert {"area": "slow-output", "name": "DEC05", "title": "Thread count for writing"} in document
+    assert all(entry["title"] for entry in document)

@@ -106,3 +106,9 @@ def test_a_terminal_gets_a_live_line_and_the_same_lines() -> None:
         progress.show(LEFT)
         progress.show(TrialFinished(trial=trial(3)))
     assert "search 3: the default: ttft 100 ms" in console.file.getvalue()
+
+
+def test_a_used_budget_is_not_told_as_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    used = Progressed(stage="confirm", done=3, elapsed_s=60.0, left_s=0.0, measured_s=50.0)
+    lines = said(used, TrialFinished(trial=trial(3)), capsys=capsys)
+    assert lines[0].endswith("; budget used")

@@ -53,7 +53,7 @@ def test_each_kind_of_feature_has_its_own_note(missing: tuple[str, ...], notes: 
 def test_both_ways_round_amx_are_told() -> None:
     """A compiler that can, or a build without; with another feature missing, its command does not bring the crash."""
     amx = explain_missing_simd(BuildFacts(missing_simd=("AMX_INT8",), package_version="0.3.36"))[0]
-    assert "GCC 14 or newer: CC=gcc-14 CXX=g++-14 pip install --force-reinstall" in amx
+    assert "GCC 14 or newer: `CC=gcc-14 CXX=g++-14 pip install --force-reinstall" in amx
     assert "CMAKE_ARGS='-DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8' pip install --force-reinstall" in amx
     other = explain_missing_simd(BuildFacts(missing_simd=("AVX512", "AMX_INT8")))[0]
     assert "-mno-amx-int8" in other

@@ -98,6 +98,15 @@ def test_the_summary_names_depth_units_and_changes() -> None:
         assert part in text, part
 
 
+def test_where_the_default_is_best_its_figures_stand_alone() -> None:
+    """Two equal columns would look as if two things had been compared."""
+    text = draw(report(best=DEFAULT, baseline=side(DEFAULT), gain=gain(ratio=1.0, significant=False)))
+    assert "200 ms" in text
+    assert "better by" not in text
+    heads = next(line for line in text.splitlines() if "default" in line and "┃" in line)
+    assert heads.strip("┃ ").split() == ["default"]
+
+
 def test_a_phase_that_was_not_measured_has_no_row() -> None:
     assert "TTFT" not in draw(report(baseline=_decode_only(), best=_decode_only()))
 

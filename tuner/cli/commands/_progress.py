@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tuner.cli.output import open_console, say
+from tuner.cli.output import open_console, say, spell
 from tuner.objective import GOALS
 from tuner.units import format_bytes, format_duration, format_interval, format_ms, format_rate, format_ratio
 
@@ -48,7 +48,7 @@ class Progress:
     def tell(self, text: str) -> None:
         """One line that stays."""
         if self._console is not None:
-            self._console.print(text)
+            self._console.print(spell(text))
         else:
             say(text)
 
@@ -101,7 +101,9 @@ class Progress:
         return f"{describe_outcome(trial, self._goal)}{gain}"
 
     def _describe_left(self) -> str:
-        return f"; {format_duration(self._left)} left" if self._left is not None else ""
+        if self._left is None:
+            return ""
+        return f"; {format_duration(self._left)} left" if self._left > 0 else "; budget used"
 
     def _refresh(self, text: str) -> None:
         if self._status is None:

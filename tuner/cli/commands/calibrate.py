@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli.interrupts import hear_interrupts
-from tuner.cli.options import json_option, with_options
+from tuner.cli.options import json_option, verbose_option, with_options
 from tuner.cli.output import print_json, print_rich, say
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ _STOPPING = "Stopping; nothing is kept."
 
 @click.command("calibrate", help="Measure once what this machine can do at best; predictions are made of it.")
 @click.option("--force", is_flag=True, help="Measure again, although figures are kept.")
-@with_options(json_option)
-def command(*, force: bool, as_json: bool) -> None:
+@with_options(json_option, verbose_option)
+def command(*, force: bool, as_json: bool, verbose: bool) -> None:
     from tuner.session.calibrating import calibrate_machine
 
+    del verbose
     with hear_interrupts(answer=_STOPPING, at_once=True) as stop:
         found = calibrate_machine(force=force, tell=say, stop=stop)
     if not found.fresh:

@@ -1,42 +1,71 @@
-"""`rooftune explain`: the manual of a setting, or of a rule of the checklist."""
+"""`rooftune explain`: the manual of a setting, or of a rule of the checklist; without a name, the list of both."""
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tuner.cli.options import json_option, verbose_option, with_options
-from tuner.cli.output import print_json, print_text
+from tuner.cli.output import print_json, print_text, spell
 
 if TYPE_CHECKING:
     from tuner.rules.base import Rule
     from tuner.space import Dimension
 
 
+_SETTINGS: Final = "settings"
+
+
 @click.command(
-    "explain", help="The manual of a setting (which phase it moves, when it hurts) or of a rule that `diagnose` names by code."
+    "explain",
+    help="The manual of a setting (which phase it moves, when it hurts) or of a rule that `diagnose` names by code; "
+    "without a name, all there are.",
 )
-@click.argument("name", metavar="CODE|DIMENSION")
+@click.argument("name", metavar="[CODE|DIMENSION]", required=False)
 @with_options(json_option, verbose_option)
-def command(*, name: str, as_json: bool, verbose: bool) -> None:
+def command(*, name: str | None, as_json: bool, verbose: bool) -> None:
     """Raises UsageError for a name that has no manual."""
     from tuner.errors import UsageError
     from tuner.rules.catalogue import find_rule, list_rules
-    from tuner.space import find_dimension, list_dimensions, suggest_name
+    from tuner.space import find_dimension, suggest_dimension
 
     del verbose
+    if name is None:
+        _print_list(as_json=as_json)
+        return
     if (rule := find_rule(name)) is not None:
         _print_rule(rule, as_json=as_json)
         return
     dimension = find_dimension(name.strip().removeprefix("--").replace("-", "_"))
     if dimension is None:
         shown = name if len(name) <= 60 else name[:57] + "…"
-        known = [*(each.name for each in list_dimensions()), *(each.code for each in list_rules())]
-        meant = name.strip().upper() if any(letter.isdigit() for letter in name) else name
-        raise UsageError(f"There is no manual of {shown!r}.", suggest_name(meant, known))
+        raise UsageError(f"There is no manual of {shown!r}.", suggest_dimension(name, *(each.code for each in list_rules())))
     _print_dimension(dimension, as_json=as_json)
+
+
+def _print_list(*, as_json: bool) -> None:
+    entries = list(_list_entries())
+    if as_json:
+        print_json([{"area": area, "name": name, "title": title} for area, name, title in entries])
+        return
+    width = max(len(name) for _, name, _ in entries)
+    for area, members in groupby(entries, key=lambda entry: entry[0]):
+        print_text("\n".join((f"{area}:", *(f"  {name:<{width}}  {title}" for _, name, title in members))))
+    print_text(spell("The manual of one: rooftune explain NAME"))
+
+
+def _list_entries() -> Iterator[tuple[str, str, str]]:
+    """Area, name and title of everything with a manual: the settings, then the rules by the symptom they are filed under."""
+    from tuner.rules.catalogue import list_rules
+    from tuner.space import list_dimensions
+
+    yield from ((_SETTINGS, dimension.name, dimension.title) for dimension in list_dimensions())
+    for rule in list_rules():
+        yield type(rule).__module__.split(".")[-2].replace("_", "-"), rule.code, rule.title
 
 
 def _print_dimension(dimension: Dimension, *, as_json: bool) -> None:

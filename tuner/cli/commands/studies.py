@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli.options import json_option, verbose_option, with_options
-from tuner.cli.output import print_json, print_rich, print_text
+from tuner.cli.output import print_json, print_rich, print_text, spell
 
 if TYPE_CHECKING:
     from tuner.study.storage import StoredStudy
@@ -27,7 +27,7 @@ def command(*, storage: str, as_json: bool, verbose: bool) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        print_text(f"No studies in {url} yet; `rooftune tune MODEL` makes one.")
+        print_text(spell(f"No studies in {url} yet; `rooftune tune MODEL` makes one."))
     else:
         _print_table(found)
 

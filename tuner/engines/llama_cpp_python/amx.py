@@ -13,7 +13,7 @@ from tuner.engines.llama_cpp_python.native import Native
 
 AMX_WARNING: Final = (
     "rooftune: this llama.cpp build crashes in its AMX code, so weights are not repacked; "
-    "reinstall llama-cpp-python with CMAKE_ARGS='-DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8'"
+    "reinstall llama-cpp-python with `CMAKE_ARGS='-DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8'`"
 )
 
 _BATCH: Final = 32
