@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.study.fakes import FACTS, FakeMeasurer, FakeSpace, FakeStop, interrupt_at, make_request, run
+from tests.study.fakes import FACTS, FakeMeasurer, FakeSpace, FakeStop, cost_of, interrupt_at, make_request, run
 from tuner.errors import BadInputError, InterruptedRunError, StorageError, UsageError
 from tuner.runconfig import RunConfig
 from tuner.study.record import open_record
@@ -265,7 +265,7 @@ def test_a_full_disk_stops_the_study_and_keeps_what_was_stored(small_disk):
     ballast = small_disk / "ballast"
 
     def fill(count):
-        if count == 6:
+        if count == 8:
             fill_up(ballast)
 
     with pytest.raises(StorageError) as caught:
@@ -309,3 +309,39 @@ def test_a_file_that_is_no_database_is_told(tmp_path):
 def test_reading_studies_makes_no_file(tmp_path):
     assert read_studies(f"sqlite:///{tmp_path}/none.db") == ()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("count", "least"), [(1, 0), (4, 1), (9, 3)])
+def test_an_interrupted_study_tells_as_many_trials_as_the_list_of_studies(storage, count, least):
+    """Those whose end is stored; the one in progress is tried again."""
+    with pytest.raises(InterruptedRunError) as caught:
+        run(make_request(space(), storage, study_name="s"), FakeMeasurer(on_measure=interrupt_at(count)))
+    (study,) = read_studies(storage)
+    assert study.trials == study.complete >= least
+    assert f"{study.trials} trial{'' if study.trials == 1 else 's'} of s saved" in caught.value.message
+
+
+def test_rounds_that_were_stored_are_not_mixed_with_longer_ones(storage):
+    """A short budget had them write a shorter answer; a resume with a longer one goes on with that."""
+    chat = Workload(name="chat", prompt_tokens=512, output_tokens=256)
+
+    def slow(config):
+        ttft, tpot = cost_of(config)
+        return ttft * 12, tpot * 2
+
+    def ask(**changes):
+        narrow = FakeSpace({"threads": (2, 4, 6)})
+        return make_request(narrow, storage, study_name="s", workload=chat, **changes)
+
+    first = FakeMeasurer(cost=slow)
+    first._respond = lambda *_: stop_here() if sum(each.fresh for _, each in first.runs) == 3 else None
+    with pytest.raises(InterruptedRunError):
+        run(ask(budget_s=60.0), first)
+    second = FakeMeasurer(cost=slow, seed=3)
+    run(ask(budget_s=900.0, resume=True), second)
+    lengths = {plan.decode_tokens for _, plan in (*first.runs, *second.runs) if plan.fresh}
+    assert len(lengths) == 1
+
+
+def stop_here():
+    raise InterruptedRunError("stopped")

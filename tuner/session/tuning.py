@@ -48,6 +48,7 @@ def tune(
 
     Everything is checked before the first child starts. An InterruptedRunError says in its hint how to go on.
     """
+    began = clock()
     request = restore_request(request)
     checked = check_tune(request)
     machine = profile()
@@ -60,7 +61,7 @@ def tune(
         study = form_study(checked, space, measurer.describe_runtime(), machine)
         misfit = guard_memory(checked.models, machine, checked.memory)
         try:
-            result = run_study(study, measurer, emit=emit, find_misfit=misfit, clock=clock, stop=stop)
+            result = run_study(study, measurer, emit=emit, find_misfit=misfit, clock=clock, stop=stop, began=began)
         except InterruptedRunError as error:
             raise InterruptedRunError(error.message, _describe_way_on(error, request)) from error
     models = [note_model(spec) for spec in checked.models]

@@ -98,7 +98,7 @@ def compare_again(
     notes: tuple[str, ...] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Verification:
-    """Measure default and best in turns until the ratio is settled or the budget is gone, three rounds at least.
+    """Measure default and best in turns until the ratio is settled or the budget has no room for a round, three at least.
 
     Raises NothingFeasibleError where the default no longer runs, InterruptedRunError after a stop.
     """
@@ -108,11 +108,14 @@ def compare_again(
     plan = Plan(samples=1, prefill=prefill, decode_tokens=report.workload.output_tokens if decode else 0, fresh=True)
     default, best = (side.config.replace(model=model) for side in (report.baseline, report.best))
     pairs, started = Pairs(_comparable(goals, prefill=prefill, decode=decode)), clock()
-    while not pairs.is_settled and (len(pairs.before) < 3 or clock() - started < budget_s):
+    longest_s = 0.0
+    while not pairs.is_settled and (len(pairs.before) < 3 or clock() - started + longest_s <= budget_s):
+        began = clock()
         both = _run_round(measurer, report.workload, plan, default, best, flipped=len(pairs.before) % 2 == 1)
         if isinstance(both, Outcome):
             return _fail(report, f"The tuned configuration no longer runs: {both.reason or both.state}.", changed, notes)
         pairs.add(*both)
+        longest_s = max(longest_s, clock() - began)
         tell(f"round {len(pairs.before)}: {_describe(pairs.summarise())}")
     return judge_pairs(report, pairs, changed=changed, notes=notes)
 
@@ -166,7 +169,10 @@ def _run_round(
     before, after = outcomes[default].measurement, outcomes[best].measurement
     if before is None:
         reason = outcomes[default].reason or outcomes[default].state
-        raise NothingFeasibleError(f"The default configuration no longer runs: {reason}.", "Run `rooftune doctor`.")
+        raise NothingFeasibleError(
+            f"The default configuration no longer runs: {reason}.",
+            "See what this machine and its llama.cpp can do now: `rooftune profile`.",
+        )
     return (before, after) if after is not None else outcomes[best]
 
 

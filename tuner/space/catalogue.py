@@ -46,6 +46,6 @@ def find_dimension(name: str) -> Dimension | None:
 
 
 def suggest_dimension(name: str, *others: str) -> str:
-    """A hint towards the setting that was meant, by llama.cpp's short flag too; `others` are names that might be meant as well."""
+    """A hint towards the setting that was meant, also by llama.cpp's short flag; `others` may have been meant as well."""
     short = _SHORT.get(name.strip().lstrip("-"))
     return f"Did you mean {short}?" if short else suggest_name(name, [*(each.name for each in list_dimensions()), *others])

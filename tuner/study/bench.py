@@ -1,12 +1,12 @@
 """Tries one point: refused, known or too large points are told at once, the others are measured. What comes of it is stored.
 
-Also the study's clock: budget and elapsed time run over all sittings.
+Also the study's clock: budget and elapsed time run over all sittings, and nothing is begun that the budget cannot end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -27,6 +27,10 @@ from tuner.study.strategy import Proposal
 from tuner.trial import Stage, Trial, TrialState
 
 Extend = Callable[[RunConfig, Outcome], Plan | None]
+CLOSING_S: Final = 1.5
+"""Kept for ending the engine's process and telling the result, s."""
+_MOST_CLOSING: Final = 0.03
+"""Of a short budget at most this share is kept for that."""
 
 
 class Stop(Protocol):
@@ -63,10 +67,11 @@ class Bench:
         find_misfit: Callable[[RunConfig], str | None],
         clock: Callable[[], float],
         stop: Stop,
+        began: float | None = None,
     ) -> None:
         self.request, self.record, self.history, self.emit = request, record, history, emit
         self._measurer, self._find_misfit, self._clock, self._stop = measurer, find_misfit, clock, stop
-        self._started = clock()
+        self._started = clock() if began is None else began
         self._spent_before = record.read_elapsed()
         self._stored = self._drop_lifted(record.read_attempts())
         self.measured_s = sum(a.trial.outcome.measured_s for a in self._stored if a.was_run and a.trial.outcome)
@@ -76,29 +81,48 @@ class Bench:
         """Wall time over all sittings, s."""
         return self._spent_before + self._clock() - self._started
 
+    @property
+    def ends_s(self) -> float:
+        """When the last run is to be over, on the study's clock, s."""
+        budget_s = self.request.budget_s
+        return budget_s - min(CLOSING_S, _MOST_CLOSING * budget_s)
+
+    @property
+    def left_s(self) -> float:
+        """What the budget leaves for runs, s."""
+        return max(0.0, self.ends_s - self.elapsed_s)
+
     def check_stop(self) -> None:
         """Raises InterruptedRunError once the user asked to stop."""
         if self._stop.requested:
             raise self._interruption()
 
     def _interruption(self) -> InterruptedRunError:
-        count = len(self.history.attempts)
-        return InterruptedRunError(
-            f"Stopped; the {count} trials of {self.record.name} are saved.", f"Go on with --resume {self.record.name}."
-        )
+        count = len(self.record.read_attempts())
+        saved = "1 trial" if count == 1 else f"{count} trials"
+        return InterruptedRunError(f"Stopped; {saved} of {self.record.name} saved.", f"Go on with --resume {self.record.name}.")
 
     def fits(self, config: RunConfig) -> bool:
         """Whether nothing is known, without running it, that keeps the point from fitting."""
         return self.history.find_larger_failure(config) is None and self._find_misfit(config) is None
 
-    def try_point(self, proposal: Proposal, extend: Extend | None = None) -> Attempt:
-        """Try a point, or take it from what an earlier sitting stored. The attempt is added to the history."""
+    def try_point(self, proposal: Proposal, extend: Extend | None = None, *, until_s: float) -> Attempt:
+        """Try a point, or take it from what an earlier sitting stored. The attempt is added to the history.
+
+        `until_s`: on the study's clock; what `extend` asks for beyond the first plan is run only where it ends before.
+        """
         attempt = self._take_stored(proposal)
         if attempt is None:
             self.check_stop()
-            attempt = self._try_now(proposal, extend)
+            attempt = self._try_now(proposal, extend, until_s)
         self.history.add(attempt)
         return attempt
+
+    def find_stored_tokens(self) -> int | None:
+        """Tokens that the runs of an earlier sitting's rounds wrote; None without any. Others do not compare with them."""
+        rounds = [attempt.trial.outcome for attempt in self._stored if attempt.purpose == "round"]
+        found = [outcome.measurement.decode_tokens for outcome in rounds if outcome and outcome.measurement]
+        return max(found, default=None)
 
     def run_round(self, config_values: dict[str, object], plan: Plan, *, number: int, selecting: bool) -> Attempt:
         """One run of a finalist within the confirmation; not part of the search's history."""
@@ -110,7 +134,7 @@ class Bench:
             return stored
         self.check_stop()
         opened = self.record.begin(config_values, purpose="round", stage="confirm")
-        outcome = self._measure(opened, plan, None)
+        outcome = self._measure(opened, plan, None, self.ends_s)
         attempt = Attempt(
             trial=self._make_trial(opened, "confirm", outcome),
             values=opened.values,
@@ -122,7 +146,7 @@ class Bench:
         self._finish(opened, attempt)
         return attempt
 
-    def _try_now(self, proposal: Proposal, extend: Extend | None) -> Attempt:
+    def _try_now(self, proposal: Proposal, extend: Extend | None, until_s: float) -> Attempt:
         opened = self.record.begin(proposal.values, purpose=proposal.purpose, stage=proposal.stage)
         verdict = self._judge(opened.config, proposal)
         if verdict is not None:
@@ -140,7 +164,7 @@ class Bench:
             )
         else:
             self._announce(opened, proposal.stage)
-            trial = self._make_trial(opened, proposal.stage, self._measure(opened, proposal.plan, extend))
+            trial = self._make_trial(opened, proposal.stage, self._measure(opened, proposal.plan, extend, until_s))
         attempt = Attempt(trial=trial, values=opened.values, purpose=proposal.purpose, thorough=proposal.thorough)
         self._finish(opened, attempt)
         return attempt
@@ -163,7 +187,7 @@ class Bench:
             return Verdict(state="does_not_fit", reason=misfit)
         return None
 
-    def _measure(self, opened: OpenTrial, plan: Plan, extend: Extend | None) -> Outcome:
+    def _measure(self, opened: OpenTrial, plan: Plan, extend: Extend | None, until_s: float) -> Outcome:
         outcomes: list[Outcome] = []
         wanted: Plan | None = plan
         try:
@@ -172,6 +196,8 @@ class Bench:
                 merged = merge_outcomes(outcomes)
                 ended = merged.measurement is None or extend is None or self._stop.requested
                 wanted = None if ended or extend is None else extend(opened.config, merged)
+                if wanted is not None and self.elapsed_s + _expect_more(merged, wanted) > until_s:
+                    wanted = None
         except InterruptedRunError as error:
             self.record.abandon(opened, reason="stopped by the user")
             raise self._interruption() from error
@@ -203,7 +229,7 @@ class Bench:
                 stage=attempt.trial.stage,
                 done=self.history.count_run() + 1,
                 elapsed_s=self.elapsed_s,
-                left_s=max(0.0, self.request.budget_s - self.elapsed_s),
+                left_s=self.left_s,
                 measured_s=self.measured_s,
             )
         )
@@ -238,6 +264,13 @@ class Bench:
         self._stored = [attempt for attempt in self._stored if attempt.purpose != "point"]
         for attempt in points:
             self.history.add(attempt)
+
+
+def _expect_more(outcome: Outcome, plan: Plan) -> float:
+    """Seconds that further turns like those of `outcome` take."""
+    found = outcome.measurement
+    turns = len(found.samples) + len(found.discarded) if found else 0
+    return plan.samples * outcome.measured_s / max(1, turns)
 
 
 def rescore(trial: Trial, outcome: Outcome, request: StudyRequest) -> Trial:

@@ -14,21 +14,22 @@ from typing import Any, Final
 import msgspec
 
 from tuner.errors import NothingFeasibleError
+from tuner.measure.record import Plan
 from tuner.measure.statistics import paired_ratio
 from tuner.runconfig import RunConfig
 from tuner.study.attempt import Attempt
 from tuner.study.bench import Bench, rescore
 from tuner.study.events import RoundFinished
 from tuner.study.merging import merge_outcomes
+from tuner.study.pace import FEWEST_PAIRS, Pace
 from tuner.study.ranking import Cost, count_changes, find_cost
 from tuner.study.result import Gain
-from tuner.study.strategy import plan_full
 from tuner.trial import Trial
 
 SELECTION_ROUNDS: Final = 3
 LEAST_ROUNDS: Final = 5
 """Rounds before looking whether it is decided: looking earlier and often would find gains where there are none."""
-FEWEST_ROUNDS: Final = 3
+FEWEST_ROUNDS: Final = FEWEST_PAIRS
 """Where the budget ended the rounds, which has nothing to do with what they showed, so many already bear an interval."""
 MOST_ROUNDS: Final = 20
 NARROW: Final = 0.015
@@ -66,12 +67,14 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 class Confirmation:
     """Runs the rounds."""
 
-    def __init__(self, bench: Bench, baseline: Finalist, finalists: list[Finalist]) -> None:
+    def __init__(self, bench: Bench, baseline: Finalist, finalists: list[Finalist], *, pace: Pace, plan: Plan) -> None:
+        """`plan` is what each run measures, and `pace` says how long that takes before one was run."""
         self._bench = bench
+        self._plan = plan
         self._baseline = baseline
         self._finalists = list(finalists)
         self._runs: list[Attempt] = []
-        self._longest_run_s = 0.0
+        self._longest_run_s = pace.expect(plan)
 
     def confirm(self) -> Confirmed:
         """Select, then compare. Raises NothingFeasibleError when the default stopped working."""
@@ -93,13 +96,8 @@ class Confirmation:
 
     def _drop_what_there_is_no_time_for(self) -> None:
         """Rounds that prove a gain come first: finalists beyond the best are dropped where both do not fit the budget."""
-        outcome = self._baseline.trial.outcome
-        samples = len(outcome.measurement.samples) if outcome and outcome.measurement else 1
-        run_s = outcome.elapsed_s / max(1, samples) if outcome else 0.0
-        left = self._bench.request.budget_s - self._bench.elapsed_s
         while len(self._finalists) > 1:
-            runs = SELECTION_ROUNDS * (1 + len(self._finalists)) + 2 * LEAST_ROUNDS
-            if runs * run_s <= left:
+            if self._has_time(SELECTION_ROUNDS * (1 + len(self._finalists)) + 2 * LEAST_ROUNDS):
                 return
             self._finalists.pop()
 
@@ -114,8 +112,7 @@ class Confirmation:
         shift = number % len(runners)
         for runner in runners[shift:] + runners[:shift]:
             before = self._bench.elapsed_s
-            plan = plan_full(self._bench.request, samples=1, fresh=True)
-            attempt = self._bench.run_round(runner.values, plan, number=number, selecting=selecting)
+            attempt = self._bench.run_round(runner.values, self._plan, number=number, selecting=selecting)
             self._runs.append(attempt)
             self._longest_run_s = max(self._longest_run_s, self._bench.elapsed_s - before)
             if runner is self._baseline:
@@ -132,7 +129,8 @@ class Confirmation:
             )
 
     def _has_time(self, runs: int) -> bool:
-        return self._bench.elapsed_s + runs * self._longest_run_s <= self._bench.request.budget_s
+        """Whether so many runs end within the budget, each as long as the longest so far."""
+        return runs * self._longest_run_s <= self._bench.left_s
 
     def _select(self) -> Finalist | None:
         """The finalist to compare: feasible, best by its median here, of near equals the simplest."""

@@ -13,29 +13,34 @@ from typing import Any, Final
 import msgspec
 
 from tuner.errors import InterruptedRunError, NothingFeasibleError
-from tuner.measure.record import Measurer
+from tuner.measure.record import Measurer, Outcome, Plan
 from tuner.objective import metric_of
 from tuner.runconfig import RunConfig
+from tuner.space import list_dimensions
 from tuner.study.attempt import Attempt
 from tuner.study.bench import Bench, Stop
 from tuner.study.confirm import Confirmation, Confirmed, Finalist
 from tuner.study.events import BestChanged, Note, StageStarted, StudyEvent, StudyFinished
 from tuner.study.history import History
+from tuner.study.pace import Division, Pace, divide_budget
 from tuner.study.physics import PhysicsStrategy
 from tuner.study.points import find_config
 from tuner.study.ranking import count_changes, find_front
 from tuner.study.record import StudyRecord, open_record
-from tuner.study.request import CONFIRM_SHARE, StudyRequest
+from tuner.study.request import StudyRequest
 from tuner.study.result import StudyResult
 from tuner.study.sampled import SampledStrategy
 from tuner.study.shrinking import list_smaller
 from tuner.study.strategy import Proposal, Strategy, plan_full
 from tuner.trial import Trial
-from tuner.units import format_bytes, format_count, format_ms, format_rate
+from tuner.units import format_bytes, format_count, format_duration, format_ms, format_rate
 
 MOST_FAILURES: Final = 5
 """Failed runs in a row after which the search ends."""
 MOST_FINALISTS: Final = 3
+_BASELINE_SAMPLES: Final = 3
+_BASELINE_SHARE: Final = 0.25
+"""Part of the budget within which the default is run more than once before the search."""
 _FINALIST_SHARE: Final = 0.05
 """Finalists are at most this much worse than the best of the search."""
 _EQUAL: Final = 0.02
@@ -51,8 +56,10 @@ def run_study(
     find_misfit: Callable[[RunConfig], str | None],
     clock: Callable[[], float],
     stop: Stop,
+    began: float | None = None,
 ) -> StudyResult:
-    """Tune. `find_misfit` says why a point does not fit before it is run; `clock` gives seconds that never go back.
+    """Tune. `find_misfit` says why a point does not fit before it is run; `clock` gives seconds that never go back, and
+    `began` is when on it the budget began to run (None: now).
 
     Raises StorageError, BadInputError or UsageError for a storage or name that cannot be used, NothingFeasibleError when
     there is no answer, InterruptedRunError when the user stopped; what was measured is stored in every case.
@@ -68,6 +75,7 @@ def run_study(
         find_misfit=find_misfit,
         clock=clock,
         stop=stop,
+        began=began,
     )
     try:
         result = _Study(request, record, bench).run()
@@ -87,19 +95,23 @@ class _Study:
         self._request, self._record, self._bench, self._history = request, record, bench, bench.history
         self._best: Trial | None = None
         self._notes: list[str] = []
+        self._loads = frozenset(each.name for each in list_dimensions() if each.cost in {"model", "process"})
+        """Settings of which a change loads the model anew."""
 
     def run(self) -> StudyResult:
         self._bench.emit(StageStarted(stage="baseline", title="The default configuration"))
         baseline = self._find_baseline()
         self._see_best(baseline)
+        pace, division = self._divide_budget(baseline)
         strategy = self._make_strategy()
-        stop_reason = self._search(strategy)
+        stop_reason = self._search(strategy, pace, division)
         self._bench.adopt_stored()
         self._check_feasible()
-        self._bench.emit(StageStarted(stage="confirm", title="The finalists and the default in turn"))
         finalists = self._find_finalists(baseline)
+        title = "The finalists and the default in turn" if finalists else "The default once more; nothing looked better"
+        self._bench.emit(StageStarted(stage="confirm", title=title))
         default = Finalist(trial=baseline.trial, values=baseline.values)
-        confirmed = Confirmation(self._bench, default, finalists).confirm()
+        confirmed = Confirmation(self._bench, default, finalists, pace=pace, plan=division.round_plan).confirm()
         return self._make_result(confirmed, stop_reason)
 
     def _find_baseline(self) -> Attempt:
@@ -124,30 +136,73 @@ class _Study:
         )
 
     def _try_baseline(self, values: dict[str, Any]) -> Attempt:
-        plan = plan_full(self._request)
-        return self._bench.try_point(Proposal(values=values, plan=plan, stage="baseline", thorough=True))
+        """One turn of full length, and as many more as a small part of the budget allows."""
+        plan = plan_full(self._request, samples=1)
+        proposal = Proposal(values=values, plan=plan, stage="baseline", thorough=True)
+        until_s = _BASELINE_SHARE * self._request.budget_s
+        return self._bench.try_point(proposal, self._extend_baseline, until_s=until_s)
+
+    def _extend_baseline(self, _config: RunConfig, outcome: Outcome) -> Plan | None:
+        taken = len(outcome.measurement.samples) if outcome.measurement else _BASELINE_SAMPLES
+        return plan_full(self._request, samples=1) if taken < _BASELINE_SAMPLES else None
+
+    def _divide_budget(self, baseline: Attempt) -> tuple[Pace, Division]:
+        """How long runs take here, and what that leaves the search after the rounds of a proof."""
+        pace = Pace.of(baseline.trial.outcome) if baseline.trial.outcome else None
+        assert pace is not None, "a baseline with a score has figures"
+        space = self._request.space
+        division = divide_budget(
+            self._request,
+            pace,
+            ends_s=self._bench.ends_s,
+            elapsed_s=self._bench.elapsed_s,
+            loads=any(len(domain.values) > 1 for name, domain in space.domains.items() if name in self._loads),
+            tokens=self._bench.find_stored_tokens(),
+        )
+        self._tell_division(division)
+        return pace, division
+
+    def _tell_division(self, division: Division) -> None:
+        full = plan_full(self._request)
+        if self._request.goals[0] == "context":
+            return
+        if division.missing_s > 0:
+            needed = format_duration(self._request.budget_s + division.missing_s)
+            self._note(f"this budget is too short to prove a gain, which takes {needed} at least and better twice that")
+        elif division.round_plan.decode_tokens < full.decode_tokens:
+            wrote = f"{division.round_plan.decode_tokens} of {full.decode_tokens} tokens"
+            self._note(f"so that this budget suffices, the rounds that prove a gain write {wrote} each")
 
     def _make_strategy(self) -> Strategy:
         if self._request.strategy == "physics":
             return PhysicsStrategy(self._request, note=self._note)
         return SampledStrategy(self._request)
 
-    def _search(self, strategy: Strategy) -> str:
+    def _search(self, strategy: Strategy, pace: Pace, division: Division) -> str:
         """Try what the strategy proposes; why it ended, in plain words."""
-        stage = None
+        stage, ends_s = None, division.search_ends_s
         while True:
-            self._history.spent_share = self._bench.elapsed_s / max(1e-9, self._request.budget_s * (1 - CONFIRM_SHARE))
+            self._history.spent_share = self._bench.elapsed_s / max(1e-9, ends_s)
             if (reason := self._find_stop_reason()) is not None:
                 return reason
             proposal = strategy.propose(self._history)
             if proposal is None:
                 return strategy.stop_reason
+            if self._bench.elapsed_s + pace.expect(proposal.plan, loads=self._has_to_load(proposal)) > ends_s:
+                return "budget used"
             if proposal.stage != stage:
                 stage = proposal.stage
                 title = "Short runs, one group of settings after another" if stage == "screen" else "Full-length runs"
                 self._bench.emit(StageStarted(stage=stage, title=title))
             extend = functools.partial(strategy.extend, self._history, proposal)
-            self._see_best(self._bench.try_point(proposal, extend))
+            self._see_best(self._bench.try_point(proposal, extend, until_s=ends_s))
+
+    def _has_to_load(self, proposal: Proposal) -> bool:
+        """Whether the model in memory is not as the point needs it; where Optuna chooses the point, it may not be."""
+        last, values, loads = self._history.last, proposal.values, self._loads & set(self._request.space.domains)
+        if values is None or last is None:
+            return bool(loads)
+        return any(values[name] != last.values.get(name) for name in loads)
 
     def _find_stop_reason(self) -> str | None:
         if self._history.count_last_failures() >= MOST_FAILURES:

@@ -261,7 +261,9 @@ def _create(request: StudyRequest, storage: Any) -> optuna.Study:
         study.set_user_attr("title", request.title)
         study.set_user_attr("origin", request.origin)
         return study
-    raise BadInputError(f"There is a study {names[0]} already.", f"Go on with --resume {names[0]}, or give another --study name.")
+    raise BadInputError(
+        f"There is a study {names[0]} already.", f"Go on with --resume {names[0]}, or give another --study name."
+    )
 
 
 def _resume(request: StudyRequest, storage: Any) -> optuna.Study:

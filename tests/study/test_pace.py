@@ -1,0 +1,152 @@
+"""A budget is divided so that what it was given for, a proof, still fits; only then comes the search."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.study.fakes import FakeMeasurer, FakeSpace, cost_of, make_request, run
+from tests.study.test_loop import wide
+from tuner.measure.record import Plan
+from tuner.study.events import Note, Progress, RoundFinished
+from tuner.study.pace import FEWEST_PAIRS, Pace, divide_budget
+from tuner.study.strategy import SHORT_DECODE, plan_full
+from tuner.workload import Workload
+
+CHAT = Workload(name="chat", prompt_tokens=512, output_tokens=256)
+PACE = Pace(turn_s=12.0, tokens=256, token_s=0.04, prompt_s=1.8, overhead_s=0.5, load_s=2.0)
+
+
+def request(budget_s: float, goals: str = "tpot"):
+    return make_request(FakeSpace({"threads": (4, 6)}), "memory://", budget_s=budget_s, goals=goals, workload=CHAT)
+
+
+def divide(budget_s: float, *, elapsed_s: float = 15.0, loads: bool = False, tokens: int | None = None):
+    return divide_budget(request(budget_s), PACE, ends_s=budget_s - 1.0, elapsed_s=elapsed_s, loads=loads, tokens=tokens)
+
+
+class TestPace:
+    @pytest.mark.parametrize(
+        ("plan", "seconds"),
+        [
+            (Plan(samples=1, prefill=True, decode_tokens=256), 12.5),
+            (Plan(samples=3, prefill=True, decode_tokens=256), 36.5),
+            (Plan(samples=1, prefill=False, decode_tokens=256), 10.7),
+            (Plan(samples=1, prefill=False, decode_tokens=32), 1.74),
+            (Plan(samples=1, prefill=True, decode_tokens=0), 2.26),
+        ],
+    )
+    def test_a_run_is_prompt_and_tokens_and_what_goes_before(self, plan: Plan, seconds: float) -> None:
+        assert PACE.expect(plan) == pytest.approx(seconds)
+        assert PACE.expect(plan, loads=True) == pytest.approx(seconds + 2.0)
+
+    def test_it_is_read_from_a_run(self) -> None:
+        """Loading and overhead are told apart from the turns."""
+        space = FakeSpace({"threads": (4, 6)})
+        outcome = FakeMeasurer(noise=0.0).measure(space.baseline, CHAT, Plan(samples=2, decode_tokens=256))
+        assert outcome.measurement is not None
+        loaded = msgspec.structs.replace(outcome.measurement, load_ms=30.0)
+        pace = Pace.of(msgspec.structs.replace(outcome, measurement=loaded))
+        ttft, tpot = cost_of(space.baseline)
+        assert pace is not None
+        assert pace.turn_s == pytest.approx((ttft + 256 * tpot) / 1000)
+        assert (pace.load_s, pace.overhead_s) == (pytest.approx(0.03), pytest.approx(0.02))
+
+
+class TestDivision:
+    def test_an_ample_budget_keeps_its_shares_and_turns_of_full_length(self) -> None:
+        division = divide(600)
+        assert division.search_ends_s == pytest.approx(0.65 * 600)
+        assert division.round_plan == plan_full(request(600), samples=1, fresh=True)
+
+    @pytest.mark.parametrize("budget_s", [50, 60, 75, 90, 120, 180, 240, 600])
+    def test_the_fewest_rounds_always_fit_behind_the_search(self, budget_s: float) -> None:
+        division = divide(budget_s)
+        proof_s = 2 * FEWEST_PAIRS * PACE.expect(division.round_plan)
+        assert division.missing_s == 0
+        assert division.search_ends_s + proof_s <= budget_s - 1.0 + 1e-9
+        assert division.search_ends_s > 15.0
+
+    def test_a_short_budget_shortens_the_answers_before_it_gives_up_the_proof(self) -> None:
+        lengths = [divide(budget_s).round_plan.decode_tokens for budget_s in (60, 120, 180, 600)]
+        assert lengths == sorted(lengths)
+        assert lengths[0] >= SHORT_DECODE
+        assert lengths[0] < lengths[-1] == 256
+
+    def test_a_budget_without_room_for_a_proof_says_how_much_it_lacks(self) -> None:
+        division = divide(30)
+        assert division.missing_s > 0
+        assert division.search_ends_s == pytest.approx(0.65 * 30)
+
+    def test_models_that_may_be_loaded_anew_cost_their_loading(self) -> None:
+        assert divide(120, loads=True).search_ends_s <= divide(120).search_ends_s
+        assert divide(90, loads=True).round_plan.decode_tokens < divide(90).round_plan.decode_tokens
+
+    def test_rounds_go_on_with_the_answers_they_began_with(self) -> None:
+        """Runs of another length do not compare."""
+        assert divide(60, tokens=100).round_plan.decode_tokens == 100
+
+
+def slow(config):
+    """Turns of about 12 s."""
+    ttft, tpot = cost_of(config)
+    return ttft * 12, tpot * 2
+
+
+@pytest.mark.parametrize("strategy", ["physics", "random"])
+@pytest.mark.parametrize("goals", ["tpot", "latency", "ttft"])
+@pytest.mark.parametrize("budget_s", [20.0, 45.0, 60.0, 90.0, 150.0, 300.0])
+def test_a_budget_is_kept(budget_s: float, goals: str, strategy: str) -> None:
+    """But for the very first run, without which nothing is known: then nothing more is begun."""
+    measurer = FakeMeasurer(cost=slow)
+    wanted = make_request(wide(), "memory://", goals=goals, budget_s=budget_s, workload=CHAT, strategy=strategy)
+    run(wanted, measurer)
+    assert measurer.clock.now <= budget_s or len(measurer.runs) == 1
+
+
+def test_what_was_spent_before_the_study_counts() -> None:
+    """Looking at the machine, starting the engine."""
+    from tuner.study.loop import run_study
+
+    measurer = FakeMeasurer(cost=slow)
+    measurer.clock.now = 30.0
+    wanted = make_request(wide(), "memory://", budget_s=90.0, workload=CHAT)
+    result = run_study(
+        wanted, measurer, emit=lambda _: None, find_misfit=lambda _: None, clock=measurer.clock, stop=NeverStop(), began=0.0
+    )
+    assert measurer.clock.now <= 90.0
+    assert result.elapsed_s == pytest.approx(measurer.clock.now)
+
+
+class NeverStop:
+    requested = False
+
+
+def test_a_short_budget_still_proves_a_gain() -> None:
+    """60 s where a full turn takes 12: the rounds write a shorter answer, all of the same length, and the result says so."""
+    events: list[object] = []
+    measurer = FakeMeasurer(cost=slow, noise=0.003)
+    space = FakeSpace({"threads": (2, 4, 6)})
+    result = run(make_request(space, "memory://", budget_s=60.0, workload=CHAT), measurer, events=events)
+    assert measurer.clock.now <= 60.0
+    assert result.gain.rounds >= FEWEST_PAIRS
+    assert result.gain.significant
+    lengths = {plan.decode_tokens for _, plan in measurer.runs if plan.fresh}
+    assert len(lengths) == 1
+    assert lengths < set(range(SHORT_DECODE, 256))
+    assert any(f"write {lengths.pop()} of 256 tokens" in event.text for event in events if isinstance(event, Note))
+
+
+def test_a_budget_too_short_for_any_proof_says_what_one_takes() -> None:
+    result = run(make_request(wide(), "memory://", budget_s=25.0, workload=CHAT), FakeMeasurer(cost=slow))
+    assert any("too short to prove a gain, which takes" in note for note in result.notes)
+    assert not result.gain.significant
+
+
+def test_nobody_goes_on_without_time_left() -> None:
+    """Where progress said that nothing is left, no round follows."""
+    events: list[object] = []
+    run(make_request(wide(), "memory://", budget_s=60.0, workload=CHAT), FakeMeasurer(cost=slow), events=events)
+    left = [event.left_s for event in events if isinstance(event, Progress)]
+    assert all(seconds > 0 for seconds in left[:-1])
+    assert any(isinstance(event, RoundFinished) for event in events)
