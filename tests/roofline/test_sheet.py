@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import BadInputError, UsageError
-from tuner.roofline.sheet import MOST_BYTES, Sheet, list_sheets, load_sheet
+from tuner.roofline.sheet import MOST_BYTES, Sheet, Sourced, list_sheets, load_sheet
 
 OWN = """
 kind: gpu
@@ -15,6 +15,19 @@ backend: cuda
 bandwidth_gbs: 500
 fp16_tflops: {value: 60, source: a leaflet}
 """
+
+
+def list_figures(sheet: Sheet) -> list[tuple[str, Sourced]]:
+    return [(key, each) for key in sheet.__struct_fields__ if isinstance(each := getattr(sheet, key), Sourced)]
+
+
+def reckon(text: str) -> float:
+    """A chain of factors and divisors: "2 x 8 x 5.6 / 10"."""
+    first, *rest = text.split()
+    value = float(first)
+    for sign, factor in zip(rest[::2], rest[1::2], strict=True):
+        value = {"x": value * float(factor), "/": value / float(factor)}[sign]
+    return value
 
 
 def test_shipped_machines_cover_the_usual_vendors() -> None:
@@ -25,14 +38,41 @@ def test_shipped_machines_cover_the_usual_vendors() -> None:
 
 
 @pytest.mark.parametrize("name", list_sheets())
-def test_every_figure_of_a_shipped_machine_says_where_it_is_published(name: str) -> None:
-    """A figure without a source could not be checked."""
+def test_every_figure_of_a_shipped_machine_has_a_source_and_says_what_it_is_worth(name: str) -> None:
+    """Read or derived from a page that is named, or marked as unconfirmed; none is merely given."""
     sheet = load_sheet(name)
-    figures = (sheet.bandwidth_gbs, sheet.fp16_tflops, sheet.fp32_tflops, sheet.int8_tops, sheet.memory_gib, sheet.link_gbs)
     assert sheet.name == name
     assert sheet.title
     assert sheet.tflops > 0
-    assert all(len(figure.source) > 8 for figure in figures if figure is not None)
+    for key, figure in list_figures(sheet):
+        assert len(figure.source) > 2, key
+        assert figure.state in {"read", "derived", "unconfirmed"}, key
+        assert figure.state == "unconfirmed" or figure.address.startswith("http"), key
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [(n, key) for n in list_sheets() for key, each in list_figures(load_sheet(n)) if each.state == "derived"]
+)
+def test_the_arithmetic_of_a_derived_figure_gives_its_value(name: str, key: str) -> None:
+    """Factors of the first part of its source, within the rounding of half a per cent."""
+    figure = getattr(load_sheet(name), key)
+    assert reckon(figure.source.partition(" = ")[0]) == pytest.approx(figure.value, rel=0.005)
+
+
+def test_a_machine_names_the_figures_that_nothing_confirms() -> None:
+    """So that a prediction can say so."""
+    assert load_sheet("arc-a770-16gb").unconfirmed == ("fp16_tflops", "int8_tops")
+    assert load_sheet("rtx-4090").unconfirmed == ()
+
+
+@pytest.mark.parametrize("state", ["read", "derived"])
+@pytest.mark.parametrize("address", ["", "address: NVIDIA"])
+def test_no_figure_claims_to_be_looked_up_without_an_address(tmp_path: Path, state: str, address: str) -> None:
+    """A user's own file neither."""
+    path = tmp_path / "m.yaml"
+    path.write_text(OWN.replace("a leaflet", f"a leaflet, state: {state}{', ' * bool(address)}{address}"))
+    with pytest.raises(BadInputError, match="its address is missing"):
+        load_sheet(str(path))
 
 
 def test_a_sheet_of_ones_own_takes_plain_numbers_and_its_files_name(tmp_path: Path) -> None:
@@ -42,7 +82,8 @@ def test_a_sheet_of_ones_own_takes_plain_numbers_and_its_files_name(tmp_path: Pa
     sheet = load_sheet(str(path))
     assert (sheet.name, sheet.bandwidth_gbs.value, sheet.bandwidth_gbs.source) == ("my-card", 500, "not stated")
     assert sheet.fp16_tflops is not None
-    assert sheet.fp16_tflops.source == "a leaflet"
+    assert (sheet.fp16_tflops.source, sheet.fp16_tflops.state) == ("a leaflet", "given")
+    assert sheet.unconfirmed == ()
 
 
 def test_a_cpu_is_measured_by_fp32_and_a_gpu_by_fp16(tmp_path: Path) -> None:

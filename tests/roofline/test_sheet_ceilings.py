@@ -155,3 +155,11 @@ def test_a_format_that_was_never_fitted_costs_what_its_family_does() -> None:
 
 
 SPREAD = {"decode gpu": 0.2, "decode cpu": 0.2, "prefill gpu": 0.2, "prefill cpu": 0.2}
+
+
+def test_figures_that_nothing_confirms_are_named_beside_a_prediction() -> None:
+    """After what the sheet itself has to say."""
+    doubts = sheet_ceilings(load_sheet("strix-halo-cpu")).doubts
+    assert [text.partition(" ")[0] for text in doubts] == ["The", "No"]
+    assert "fp32_tflops" in doubts[-1]
+    assert sheet_ceilings(load_sheet("rtx-4090")).doubts == ()

@@ -1,8 +1,8 @@
 """A machine as its data sheet states it: what `--machine` names, shipped or a user's own YAML file.
 
-A sheet states only what vendors publish, each figure with its source; what llama.cpp makes of it is fitted elsewhere
-(`tuner.roofline.coefficients`). A file is data from anywhere: its size and types are bounded, and what is wrong with it is
-said in one sentence.
+A sheet states only what vendors publish, each figure with its source and whether that was read there; what llama.cpp makes
+of it is fitted elsewhere (`tuner.roofline.coefficients`), and no figure is chosen to suit a prediction. A file is data from
+anywhere: its size and types are bounded, and what is wrong with it is said in one sentence.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ Kind = Literal["cpu", "gpu", "igpu"]
 Backend = Literal["cpu", "cuda", "rocm", "vulkan", "metal", "sycl"]
 """The part of llama.cpp that drives it."""
 
+State = Literal["read", "derived", "unconfirmed", "given"]
+"""read: the address states this very figure; derived: the arithmetic in the source gives it, from what the address states;
+unconfirmed: no page was found that does; given: by whoever wrote the file, who does not say."""
+
 MOST_BYTES: Final = 65_536
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 _REMEDY: Final = (
@@ -36,7 +40,11 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     value: float
     """In the unit that the field around it names."""
     source: str = "not stated"
-    """Where it is published; "derived" and "from memory" where that is so."""
+    """What the page says of it, or the arithmetic that gives it, or why it is unconfirmed."""
+    address: str = ""
+    """The page it was looked up in; "" none."""
+    state: State = "given"
+    """What the source is worth."""
 
 
 class Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +85,12 @@ class Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if found is None:
             raise BadInputError(f"The machine {self.name} states no compute rate.", _REMEDY)
         return found.value
+
+    @property
+    def unconfirmed(self) -> tuple[str, ...]:
+        """Names of the figures that no page was found to state."""
+        figures: dict[str, Sourced | None] = {key: getattr(self, key) for key in _FIGURES}
+        return tuple(key for key, figure in figures.items() if figure is not None and figure.state == "unconfirmed")
 
 
 def list_sheets() -> tuple[str, ...]:
@@ -138,11 +152,18 @@ def _spell_out(data: object, source: str) -> object:
     return given | plain
 
 
+def _check_figure(key: str, figure: Sourced) -> None:
+    if not (math.isfinite(figure.value) and 0 < figure.value < 1e9):
+        raise ValueError(f"{key} is {figure.value:g}, and must be a positive number")
+    if figure.state in {"read", "derived"} and not figure.address.startswith(("https://", "http://")):
+        raise ValueError(f"{key} is {figure.state}, and its address is missing")
+
+
 def _check(sheet: Sheet) -> Sheet:
     for key in _FIGURES:
         figure: Sourced | None = getattr(sheet, key)
-        if figure is not None and not (math.isfinite(figure.value) and 0 < figure.value < 1e9):
-            raise ValueError(f"{key} is {figure.value:g}, and must be a positive number")
+        if figure is not None:
+            _check_figure(key, figure)
     if (sheet.kind == "cpu") != (sheet.backend == "cpu"):
         raise ValueError(f"a {sheet.kind} is not driven by the backend {sheet.backend}")
     if sheet.kind == "cpu" and (sheet.fp32_tflops is None or sheet.cores is None):

@@ -61,7 +61,6 @@ def sheet_ceilings(sheet: Sheet, *, host: Sheet | None = None, fitted: Coefficie
     """
     known = fitted or load_coefficients()
     sheets = (sheet,) if host is None or sheet.kind == "cpu" else (host, sheet)
-    notes = " ".join(each.note for each in sheets if each.note)
     return Ceilings(
         source="data sheet",
         machine=sheet.name,
@@ -71,13 +70,19 @@ def sheet_ceilings(sheet: Sheet, *, host: Sheet | None = None, fitted: Coefficie
         attention=tuple(figure for each in sheets for figure in _attention(each, known)),
         fixed=tuple(figure for each in sheets for figure in _fixed(each, known)),
         links=_links(sheets),
-        doubts=(notes,) if notes else (),
+        doubts=tuple(text for each in sheets for text in (each.note, _name_unconfirmed(each)) if text),
     )
 
 
 def device_name(sheet: Sheet) -> str:
     """How llama.cpp would list the processor."""
     return _DEVICE_NAMES[sheet.backend]
+
+
+def _name_unconfirmed(sheet: Sheet) -> str:
+    if not sheet.unconfirmed:
+        return ""
+    return f"No public page was found for these figures of {sheet.title or sheet.name}: {', '.join(sheet.unconfirmed)}."
 
 
 def _roofs(sheet: Sheet) -> DeviceCeiling:
