@@ -85,6 +85,34 @@ def test_a_promise_gives_the_longest_prompt(model: Path, capsys: pytest.CaptureF
     assert "longest prompt in time" in {each["what"] for each in promise["evidence"]}
 
 
+def test_a_model_that_writes_no_text_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_llama(tmp_path / "embedder.gguf", architecture="bert")
+    code, out, err = diagnose(capsys, str(path))
+    assert (code, out) == (3, "")
+    assert "cannot be tuned" in err
+    assert err.count("\n") == 1
+
+
+def test_remote_devices_projector_and_draft_are_taken(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a note for what that means; nothing is connected to until something is tried."""
+    code, out, err = diagnose(
+        capsys, str(model), "--rpc", "10.0.0.5:50052", "--draft", str(model), "--symptom", "out-of-memory", "--json"
+    )
+    assert code == 0
+    assert "draft model with its cache, at least" in {each["what"] for found in json.loads(out) for each in found["evidence"]}
+    assert "no figures of a device" in err
+    assert diagnose(capsys, str(model), "--rpc", "nonsense")[0] == 2
+    assert diagnose(capsys, str(model), "--mmproj", str(model))[0] == 3
+
+
+def test_the_binding_s_own_settings_are_diagnosed_where_it_is_named(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`Llama()` writes with half of the four processors, and without flash attention."""
+    names = ("llama-cpp-python", "llama-server")
+    binding, server = (" ".join(diagnose(capsys, str(model), "--front-end", name)[1].split()) for name in names)
+    assert ("threads 2, threads_batch 4" in binding, "flash_attn off" in binding) == (True, True)
+    assert ("threads 4, threads_batch 4" in server, "flash_attn on" in server) == (True, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 import re
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.rules.builders import GIB, make_blank, make_case, make_gpu, make_host, make_model
 from tests.rules.pretended import Pretended
+from tuner.cli import commands
 from tuner.cli.main import run
 from tuner.model import ModelSpec
 from tuner.rules.base import Finding, Rule, Situation
@@ -71,21 +76,73 @@ def _case(label: str) -> Situation:
     return msgspec.structs.replace(_spoiled()[name], symptom=symptom)
 
 
-WRONG_ADVICE = (
-    r"first \w+ layers? (is|are|go)\b[^.]*\b(gpu|device)",
-    r"(kv )?cache grows? (as|while|when|with) [^.]*(fill|written|tokens)",
-    r"file size (/|divided by|over) (the )?(number of )?layers",
-    r"threads_batch[^.;]{0,30}\b(is|for|counts in) (decode|generation|writing)",
-    r"(?<![_-])threads\b(?!_batch)[^.;]{0,20}\bis for (the )?prompt",
-    r"PARAMETER n_gpu_layers",
+WRONG_ADVICE = {
+    r"first (\w+ )?layers?\b[^.]{0,20}\b(on|to|onto|in)\b[^.]{0,12}\b(gpu|device|card|vram)|(gpu|device) (takes|gets|holds) the first": (
+        "-ngl N puts the FIRST N layers on the GPU.",
+        "The first 20 layers go to the GPU.",
+    ),
+    r"cache grows? (as|while|when|with) [^.]*(fill|written|tokens)|(fail|out of memory)[^.]{0,30} tokens later": (
+        "The KV cache grows as the context fills, so a load that fits can fail 3000 tokens later.",
+    ),
+    r"file size (/|divided by|over) (the )?(number of )?(layers|blocks)|MB per layer": (
+        "file size / layers = MB per layer",
+        "Take the file size divided by the number of layers.",
+    ),
+    r"threads[-_]batch[^.;,]{0,30}\b(is|for|counts in) (decode|decoding|generation|writing)": (
+        "Use --threads-batch for generation.",
+        "threads_batch is for decode with many cores.",
+    ),
+    r"((?<![-\w])-t|(?<![-_])\bthreads(?![-_]batch))`?[^.;,]{0,20}\b(is|for) (the )?(prompt|prefill)": (
+        "-t is for prompt, --threads-batch for generation.",
+        "`threads` is for the prompt.",
+    ),
+    r"PARAMETER n_gpu_layers": ("PARAMETER n_gpu_layers 20",),
+}
+"""Claims of public advice that are wrong, each with how people put it: which layers go to a device, when the cache is allocated,
+bytes of a layer, which thread setting moves which phase, Ollama's name for the layers."""
+
+JARGON = r"\b(prefill|decode[sd]?|decoding|TTFT|TPOT|GEMM|roofline|kernels?|quantis\w+|bandwidth|offload\w*|KV pool)\b"
+"""Words of the trade that a finding and a manual say in plain English."""
+ROOT = Path(__file__).parents[2]
+TEXTS = tuple(
+    each
+    for pattern in ("tuner/**/*.py", "tuner/**/*.yaml", "tui/**/*.py", "search_spaces/*.yaml", "results/*.md", "README.md")
+    for each in sorted(ROOT.glob(pattern))
 )
-"""Claims of public advice that are wrong: which layers go to a device, when the cache is allocated, bytes of a layer, which
-thread setting moves which phase, Ollama's name for the layers."""
+"""Everything with words in it that a user may read."""
+
+
+EXPLAINED = {
+    r"KV cache": (r"notes on the text", r"keys \(K\)"),
+    r"[Mm]icro-batch": (r"pieces",),
+    r"\bslots?\b": (r"conversation", r"users?", r"mainboard|machine|card"),
+    r"NUMA": (r"memory in several parts", r"part of the memory"),
+    r"\b[Qq]uotas?\b": (r"processor time",),
+}
+"""Terms that stay, each with words one of which explains it in the same manual."""
+
+
+def find_wrong_advice(text: str) -> list[str]:
+    """The claims that a text repeats."""
+    return [claim for claim in WRONG_ADVICE if re.search(claim, text, re.IGNORECASE)]
 
 
 def test_there_are_rules_in_every_area() -> None:
     areas = {type(rule).__module__.split(".")[2] for rule in RULES}
-    assert {"slow_start", "slow_output"} <= areas
+    assert areas == {"slow_start", "slow_output", "out_of_memory", "many_users", "long_chat", "machine"}
+
+
+@pytest.mark.parametrize(("claim", "said"), [(claim, said) for claim, all_said in WRONG_ADVICE.items() for said in all_said])
+def test_wrong_advice_is_known_when_seen(claim: str, said: str) -> None:
+    """Or the tests that look for it could not fail."""
+    assert claim in find_wrong_advice(said)
+
+
+def test_no_shipped_text_repeats_wrong_advice() -> None:
+    """Code with its manuals, settings, data sheets, the README."""
+    assert len(TEXTS) > 100
+    texts = {str(path.relative_to(ROOT)): " ".join(path.read_text(encoding="utf-8").split()) for path in TEXTS}
+    assert {path: found for path, text in texts.items() if (found := find_wrong_advice(text))} == {}
 
 
 def test_codes_are_unique() -> None:
@@ -113,7 +170,27 @@ class TestRule:
         assert len(re.findall(r"^When this is wrong: \S", manual, re.MULTILINE)) == 1
 
     def test_it_repeats_no_wrong_advice(self, rule: Rule) -> None:
-        assert [claim for claim in WRONG_ADVICE if re.search(claim, read_manual(rule), re.IGNORECASE)] == []
+        assert find_wrong_advice(read_manual(rule)) == []
+
+    def test_it_names_commands_that_there_are(self, rule: Rule) -> None:
+        """In its manual and in what its findings say."""
+        named = set(re.findall(r"`rooftune ([a-z]+)", inspect.getsource(sys.modules[type(rule).__module__])))
+        assert named <= {each.name for each in pkgutil.iter_modules(commands.__path__)}
+
+    def test_its_manual_is_in_plain_english(self, rule: Rule) -> None:
+        """No word of the trade without need; what cannot be said otherwise is explained where it first comes."""
+        manual = " ".join(read_manual(rule).split())
+        assert re.findall(JARGON, f"{rule.title} {manual}", re.IGNORECASE) == []
+        for word, explanations in EXPLAINED.items():
+            at = re.search(word, manual)
+            assert at is None or any(re.search(each, manual, re.IGNORECASE) for each in explanations), word
+
+    def test_some_case_makes_it_speak_and_some_keeps_it_silent(self, rule: Rule) -> None:
+        """Its area's tests name it both ways, in a table (SPEAKS, SILENT) or by calling it."""
+        area = type(rule).__module__.split(".")[2]
+        texts = [each.read_text() for each in (ROOT / "tests" / "rules").rglob(f"test_*{area}*.py")]
+        texts += [each.read_text() for each in (ROOT / "tests" / "rules" / area).glob("test_*.py")]
+        assert sum(text.count(f'"{rule.code}') for text in texts) >= 2
 
     def test_explain_prints_the_manual(self, rule: Rule, capsys: pytest.CaptureFixture[str]) -> None:
         """In capitals or not."""
@@ -180,5 +257,6 @@ def _check_words(finding: Finding) -> None:
     assert len(re.findall(r"[.!?](?=\s[A-Z])", finding.title)) == 0
     assert finding.remedy[:1].isupper() or finding.remedy[0].isdigit()
     assert finding.remedy.rstrip().endswith((".", ")", "`"))
-    for text in (finding.title, finding.remedy, finding.costs):
-        assert [claim for claim in WRONG_ADVICE if re.search(claim, text, re.IGNORECASE)] == []
+    for text in (finding.title, finding.remedy, finding.costs, *(each.what for each in finding.evidence)):
+        assert find_wrong_advice(text) == []
+        assert re.findall(JARGON, text, re.IGNORECASE) == []

@@ -13,20 +13,22 @@ from tuner.errors import InterruptedRunError, NothingFeasibleError, UsageError, 
 from tuner.hardware import HardwareProfile, profile_machine
 from tuner.measure.record import Measurement
 from tuner.measure.stop import Stop
-from tuner.model import ModelSpec
+from tuner.memory import FrontEnd, ProjectorMemory, default_config, read_projector
+from tuner.model import ModelSpec, read_model
 from tuner.roofline.ceilings import Ceilings
 from tuner.roofline.record import Prediction
 from tuner.rules.base import Finding, Situation, Symptom
 from tuner.rules.checking import check_situation
 from tuner.runconfig import RunConfig
-from tuner.session.checking import check_budget, read_models
+from tuner.session.checking import check_budget, check_servers, read_models
 from tuner.session.guarding import MemoryRules, read_rules
 from tuner.session.predicting import FindFigures
 from tuner.session.request import DEFAULT_ENGINE
-from tuner.session.situation import describe_point, find_siblings
+from tuner.session.situation import add_remote_devices, describe_point, find_projectors, find_siblings
 from tuner.session.trying import Trier
 from tuner.session.tuning import open_measurer
-from tuner.space import SpaceSituation, build_space, parse_settings
+from tuner.space import SpaceSituation, build_space, parse_settings, settle_point
+from tuner.space.traits import draw_effective_facts
 from tuner.units import parse_duration
 from tuner.workload import Workload, load_workload
 
@@ -59,6 +61,14 @@ class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What runs the model."""
     reserve: str = ""
     """Memory left free for others, such as 2GiB; "" for the usual share."""
+    front_end: FrontEnd = "llama-server"
+    """Whose own settings stand where the user gave none."""
+    rpc: tuple[str, ...] = ()
+    """Remote devices, HOST:PORT each."""
+    mmproj: str = ""
+    """Projector file that is started along, counted in memory; "": none."""
+    draft: str = ""
+    """Draft model that is started along, counted in memory; "": none."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +107,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time for all of it, s."""
     memory: MemoryRules
     """What may be taken of memory."""
+    front_end: FrontEnd
+    """Whose own settings stand where the user gave none."""
+    rpc: tuple[str, ...]
+    """Remote devices, HOST:PORT each."""
+    projector: ProjectorMemory | None
+    """What is started along for images or sound."""
+    draft: ModelSpec | None
+    """What is started along to guess tokens ahead."""
 
 
 def diagnose(
@@ -114,15 +132,15 @@ def diagnose(
     """
     began = clock()
     asked = check_request(request)
-    machine = profile()
+    machine = add_remote_devices(profile(), len(asked.rpc))
     ceilings = _find_ceilings(request, machine, find_figures)
     situation = form_situation(asked, machine, ceilings)
     findings = check_situation(situation)
-    notes = () if ceilings is not None else (_NO_FIGURES,)
+    notes = list_notes(asked, situation, findings)
     trier = None
     if request.verify and any(finding.change for finding in findings):
         left = max(LEAST_TRYING_S, asked.budget_s - (clock() - began))
-        with open_measurer(request.engine, machine, stop=stop, rules=asked.memory) as measurer:
+        with open_measurer(request.engine, machine, stop=stop, rpc=asked.rpc, rules=asked.memory) as measurer:
             trier = Trier(situation, measurer, budget_s=left, tell=tell, clock=clock)
             findings = trier.try_findings(findings)
     if stop.requested:
@@ -142,6 +160,32 @@ _NO_FIGURES: Final = (
     "this machine is not calibrated, so gains cannot be predicted and rules that need predictions are silent; "
     "`rooftune calibrate` changes that"
 )
+_NO_DEVICE_FIGURES: Final = (
+    "the calibration has no figures of a device that these settings put layers on, so rules that need predictions are silent; "
+    "--verify tries what is proposed"
+)
+_BESIDE: Final = "the draft model's memory is counted, its guesses are not: times are told, and measured, without it"
+_ONE_USER: Final = (
+    "this workload has one user: name one with several, such as --workload batch, to see what serving more costs and brings"
+)
+
+
+def list_notes(asked: Asked, situation: Situation, findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    """What a reader should know of the answer, one sentence each."""
+    known = situation.predict(asked.spec, situation.config, asked.workload) is not None
+    about_memory = asked.symptom == "out-of-memory" or any(finding.severity == "stops" for finding in findings)
+    beside = find_projectors(asked.spec) if about_memory and asked.projector is None else ()
+    told = (
+        _NO_FIGURES if situation.ceilings is None else "",
+        _NO_DEVICE_FIGURES if situation.ceilings is not None and situation.hardware.devices and not known else "",
+        _ONE_USER if asked.symptom == "many-users" and asked.workload.users < 2 else "",
+        asked.projector.note if asked.projector else "",
+        _BESIDE if asked.draft else "",
+        f"a projector lies beside the model and is not counted; where it is started along: --mmproj {beside[0]}"
+        if beside
+        else "",
+    )
+    return tuple(filter(None, told))
 
 
 def _find_ceilings(request: DiagnoseRequest, machine: HardwareProfile, find_figures: FindFigures) -> Ceilings | None:
@@ -161,6 +205,7 @@ def check_request(request: DiagnoseRequest) -> Asked:
     """The request with its parts read. Raises UsageError or BadInputError."""
     workload = load_workload(request.workload)
     find_engine(request.engine)
+    check_servers(request.rpc)
     symptom = _check_symptom(request.symptom)
     with reading_flag("--promise-ttft"):
         promise = parse_duration(request.promise_ttft) * 1000 if request.promise_ttft else None
@@ -178,21 +223,42 @@ def check_request(request: DiagnoseRequest) -> Asked:
         promise_ms=promise,
         budget_s=budget_s,
         memory=memory,
+        front_end=request.front_end,
+        rpc=request.rpc,
+        projector=read_projector(request.mmproj) if request.mmproj else None,
+        draft=read_model(request.draft) if request.draft else None,
     )
 
 
 def form_situation(asked: Asked, machine: HardwareProfile, ceilings: Ceilings | None) -> Situation:
     """Everything that rules may look at. Raises BadInputError for settings that cannot run."""
     space = SpaceSituation(hardware=machine, models=(asked.spec,), workload=asked.workload, goals=("latency",))
+    config = build_space(space, fixed=asked.settings).baseline
+    if asked.front_end == "llama-cpp-python":
+        config = start_in_python(config, asked, space)
     situation = describe_point(
-        build_space(space, fixed=asked.settings).baseline,
+        config,
         asked.workload,
         models=(asked.spec, *find_siblings(asked.spec)),
         machine=machine,
         memory=asked.memory,
         ceilings=ceilings,
+        projector_bytes=asked.projector.total_bytes if asked.projector else None,
+        draft=asked.draft,
     )
     return msgspec.structs.replace(situation, symptom=asked.symptom, promise_ttft_ms=asked.promise_ms)
+
+
+def start_in_python(config: RunConfig, asked: Asked, space: SpaceSituation) -> RunConfig:
+    """`config` with what `Llama()` sets where it is not told: whole caches for sliding windows, flash attention off, nothing on
+    a device, half of the machine's processors to write and all of them to read, whatever this process may use of them.
+    """
+    logical = space.hardware.cpu.logical_cpus
+    own = default_config("llama-cpp-python", asked.spec)
+    names = ("n_gpu_layers", "batch_size", "ubatch_size", "flash_attn", "swa_full")
+    told = {name: getattr(own, name) for name in names} | {"threads": max(1, logical // 2), "threads_batch": logical}
+    changes = {name: value for name, value in told.items() if name not in asked.settings}
+    return settle_point(config.replace(**changes), draw_effective_facts(space, asked.spec))
 
 
 def _check_symptom(name: str) -> Symptom | None:
@@ -202,5 +268,5 @@ def _check_symptom(name: str) -> Symptom | None:
             found: Symptom = symptom
             return found
     if name:
-        raise UsageError(f"There is no symptom {name!r}.", f"Use one of {', '.join(known)}.")
+        raise UsageError(f"There is no symptom {name!r}.", suggest_name(name, known))
     return None

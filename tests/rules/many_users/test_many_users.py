@@ -192,6 +192,14 @@ class TestThreads:
         assert finding.expected is not None
         assert finding.expected.metric == "throughput"
 
+    def test_two_cores_make_the_output_of_two_users_with_both(self) -> None:
+        """And one is proposed to nobody, though the decode of one user would do with it."""
+        two = msgspec.structs.replace(EIGHT, users=2)
+        machine = make_host(cores=2, logical=2)
+        (finding,) = check_rule("USR06", make_case(machine=machine, workload=two, config={"threads_batch": 1}))
+        assert finding.change == {"threads_batch": 2}
+        assert check_rule("USR06", make_case(machine=machine, workload=two)) == ()
+
     def test_it_is_silent_where_they_are_right_or_unused(self) -> None:
         assert check_rule("USR06", make_case(workload=PRESETS["batch"])) == ()
         assert check_rule("USR06", make_case(config={"threads_batch": 1})) == ()

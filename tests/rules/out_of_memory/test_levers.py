@@ -277,3 +277,36 @@ def test_a_smaller_micro_batch_is_proposed_where_it_suffices() -> None:
     (finding,) = check_rule("MEM07", situation)
     assert finding.change == {"ubatch_size": 256}
     assert finding.expected is not None
+
+
+@pytest.mark.parametrize("code", ["MEM01", "MEM03", "MEM05", "MEM11"])
+def test_a_purely_recurrent_model_gets_no_advice_about_context(code: str) -> None:
+    """Its state has one size, whatever the context: neither a smaller nor a largest one means anything, and nothing is NaN."""
+    state = LayerSpec(kind="recurrent", n_head=0, n_head_kv=0, key_length=None, value_length=None, recurrent_s=4096)
+    rwkv = make_model(n_layer=24, layers=(state,) * 24, context_length=1_048_576)
+    found = check_rule(code, make_case(model=rwkv, machine=host(GIB // 4), config={"ctx_size": 1_048_576}))
+    assert [each.code for each in found] == (["MEM01"] if code == "MEM01" else [])
+    for finding in found:
+        told = evidence_of(finding)
+        assert not {"KV cache for one token", "largest context that fits"} & set(told)
+        assert all(value == value for value in told.values())
+
+
+def test_a_head_that_8_bit_blocks_do_not_divide_keeps_its_cache() -> None:
+    """80 is no multiple of 32."""
+    odd, even = (make_model(n_layer=32, heads=32, kv_heads=8, head=head, context_length=131_072) for head in (80, 96))
+    assert check_rule("MEM05", make_case(model=odd, machine=host(WEIGHTS + GIB + GIB // 4), workload=DEEP)) == ()
+    assert len(check_rule("MEM05", make_case(model=even, machine=host(WEIGHTS + GIB + GIB // 2), workload=DEEP))) == 1
+
+
+def test_a_micro_batch_that_frees_too_little_is_not_touched() -> None:
+    """With flash attention there are no tables to shrink: the cache is what does not fit."""
+    assert check_rule("MEM07", CASES["8-bit cache"][0]) == ()
+
+
+def test_another_file_is_the_last_resort() -> None:
+    """Not proposed where a setting is enough, however small the file beside it is."""
+    needy = make_case(model=LLAMA, siblings=(make_model(bits=2.0, path="/models/two.gguf"),), machine=host(WEIGHTS + 2 * GIB),
+                      workload=DEEP)  # fmt: skip
+    assert check_rule("MEM13", needy) == ()
+    assert len(check_rule("MEM05", needy)) == 1

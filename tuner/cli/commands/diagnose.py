@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from tuner.cli.options import (
     demo_option,
     engine_option,
+    front_end_option,
     json_option,
     model_argument,
     set_option,
@@ -14,6 +17,9 @@ from tuner.cli.options import (
     with_options,
     workload_option,
 )
+
+if TYPE_CHECKING:
+    from tuner.memory import FrontEnd
 
 _SYMPTOMS = ("slow-start", "slow-output", "out-of-memory", "many-users", "long-chat")
 
@@ -28,7 +34,10 @@ _SYMPTOMS = ("slow-start", "slow-output", "out-of-memory", "many-users", "long-c
 @click.option("--budget", default="100s", show_default=True, metavar="TIME", help="Wall time at most, with --verify.")
 @click.option("--no-calibrate", is_flag=True, help="Do not measure the machine first; rules that need its figures stay silent.")
 @click.option("--reserve", default="", metavar="SIZE", help="Memory to leave alone, such as 2GiB.")
-@with_options(demo_option, workload_option, set_option, engine_option, json_option, verbose_option)
+@click.option("--rpc", default="", metavar="HOST:PORT,…", help="Remote devices that may take layers.")
+@click.option("--mmproj", default="", metavar="FILE", help="A projector that is started along: its memory counts.")
+@click.option("--draft", default="", metavar="FILE", help="A draft model that is started along: its memory counts.")
+@with_options(front_end_option, demo_option, workload_option, set_option, engine_option, json_option, verbose_option)
 def command(
     *,
     model: str | None,
@@ -38,6 +47,10 @@ def command(
     budget: str,
     no_calibrate: bool,
     reserve: str,
+    rpc: str,
+    mmproj: str,
+    draft: str,
+    front_end: FrontEnd,
     demo: bool,
     workload: str,
     settings: tuple[str, ...],
@@ -65,6 +78,10 @@ def command(
         budget=budget,
         engine=engine,
         reserve=reserve,
+        rpc=tuple(server.strip() for server in rpc.split(",") if server.strip()),
+        mmproj=mmproj,
+        draft=draft,
+        front_end=front_end,
     )
     progress = open_progress(goal="", verbose=verbose)
     with hear_interrupts() as stop, progress:

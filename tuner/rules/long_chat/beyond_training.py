@@ -14,8 +14,8 @@ class BeyondTraining(Rule):
     begins to repeat itself, to lose the thread or to write nonsense, often without any sign that something is wrong. llama.cpp
     only prints a warning, and llama-server cuts each slot to the trained length.
 
-    The rule speaks when a slot has more context than that. If your workload needs less, the context is cut to the trained
-    length, which saves memory too. If the workload itself is longer, no setting helps.
+    The rule speaks when a slot, the place of one conversation, has more context than that. If your workload needs less, the
+    context is cut to the trained length, which saves memory too. If the workload itself is longer, no setting helps.
 
     When this is wrong: some models can be stretched with a method that their makers tested (YaRN, a factor on the positions).
     If they say so, and the settings they give are used, longer texts work, though usually a little worse in all lengths. The

@@ -18,11 +18,11 @@ class CoarseCache(Rule):
     text. Beyond some 32 thousand tokens people see answers get worse, first in code, in numbers and in quotations. Keys (K)
     suffer more than values (V): a K that is coarser than V is the wrong way round.
 
-    The rule speaks when a slot has more than 32768 tokens and the cache is coarser than q8_0, and proposes q8_0 for both if
-    that fits. It also speaks, whatever the length, when K is coarser than V.
+    The rule speaks when a conversation may have more than 32768 tokens and the cache is coarser than q8_0, and proposes q8_0
+    for both if that fits. It also speaks, whatever the length, when K is coarser than V.
 
-    When this is wrong: models differ a lot, and for some even 4 bits do. `rooftune quality MODEL --set cache_type_k=q4_0`
-    measures what your cache costs; if that is nothing, keep it.
+    When this is wrong: models differ a lot, and for some even 4 bits do. Ask the same long questions with a cache in f16 or
+    q8_0: if the answers are as good with yours, keep it.
     """
 
     code: ClassVar[str] = "CHT05"
@@ -54,7 +54,7 @@ class CoarseCache(Rule):
             change=change if possible else {},
             remedy="Set cache_type_k and cache_type_v to q8_0."
             if possible
-            else "Measure what this cache costs in answers with `rooftune quality`; a finer one does not fit here.",
+            else "Compare some answers with those of a finer cache at a shorter context; at this length it does not fit.",
             costs="Memory for a larger cache; it fits here." if possible else "",
         )
         return (finding,)

@@ -25,8 +25,8 @@ class FasterCache(Rule):
     the same format. Flash attention, another way of computing the look back, is switched on with it, because values (V) in 8
     bits need it.
 
-    When this is wrong: for a few families (gpt-oss, Qwen 2) people found that an 8-bit K changes answers; measure with
-    `rooftune quality MODEL --set cache_type_k=q8_0`. For short chats the cache hardly matters.
+    When this is wrong: for a few families (gpt-oss, Qwen 2) people found that an 8-bit K changes answers; compare some of your
+    own with it and without. For short chats the cache hardly matters.
     """
 
     code: ClassVar[str] = "CHT03"

@@ -17,8 +17,8 @@ class CpuAffinity(Rule):
     once, it proposes to cut them. If not, it only tells that there would be more: start without `taskset`, or ask the scheduler
     for more cores.
 
-    When this is wrong: whoever pinned the process may have done so on purpose, to keep it on one NUMA node or away from slow
-    cores; then leave it.
+    When this is wrong: whoever pinned the process may have done so on purpose, to keep it near one part of the memory (a NUMA
+    node) or away from slow cores; then leave it.
     """
 
     code: ClassVar[str] = "MAC09"

@@ -12,7 +12,8 @@ _MUCH: Final = 2**29
 
 class SwapInUse(Rule):
     """When memory runs short the system writes parts of it to the disk, the swap. What is fetched back from there comes a
-    thousand times slower than from memory. If parts of a model or its KV cache are swapped out, single tokens take seconds.
+    thousand times slower than from memory. If parts of a model or of its KV cache (its notes on the text so far) are swapped
+    out, single tokens take seconds.
 
     The rule speaks when more than half a gibibyte is in swap. It is sure of the harm when tasks are waiting for memory right
     now, and otherwise only says so, because what lies in swap may belong to programs that are asleep. The remedy is to end what

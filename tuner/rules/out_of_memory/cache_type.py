@@ -26,8 +26,8 @@ class EightBitCache(Rule):
     silent there.
 
     When this is wrong: some models are sensitive to it. For gpt-oss and Qwen 2 people found that an 8-bit K changes the most
-    likely token often; measure with `rooftune quality MODEL --set cache_type_k=q8_0`. On some processors writing gets slower,
-    because numbers have to be unpacked, on others faster, because fewer bytes are read.
+    likely token often; compare some of your own answers with it and without. On some processors writing gets slower, because
+    numbers have to be unpacked, on others faster, because fewer bytes are read.
     """
 
     code: ClassVar[str] = "MEM05"
@@ -68,5 +68,5 @@ def _tell_speed(situation: Situation, change: dict[str, str]) -> tuple[Evidence,
 
 def _warn(situation: Situation) -> str:
     if situation.model.architecture in _SENSITIVE:
-        return "This family is known to be sensitive to it: measure with `rooftune quality` before you rely on it."
+        return "This family is known to be sensitive to it: compare some of your own answers before you rely on it."
     return "A little precision: hardly any for most models."

@@ -11,9 +11,9 @@ from tuner.rules.points import change_point
 
 
 class IdleSlots(Rule):
-    """Each slot, that is each conversation that can go on at the same time, has its own part of the KV cache, its own windows
-    and its own recurrent state. They are set aside at the start, whether anybody uses the slot or not. llama-server starts four
-    slots when it is not told a number.
+    """Each slot, that is each conversation that can go on at the same time, has its own part of the KV cache (the model's notes
+    on the text so far), its own windows and its own recurrent state. They are set aside at the start, whether anybody uses the
+    slot or not. llama-server starts four slots, with one pool for all of them, when it is not told a number.
 
     The rule speaks when there are more slots than your workload has users and memory is short. It proposes as many slots as
     users, with the same context for each of them.

@@ -27,10 +27,11 @@ class KvArithmetic(Rule):
 
         layers × cells × KV heads × (key size + value size) × bytes per value.
 
-    Cells are the tokens of context, rounded up to a multiple of 256 for each slot. KV heads are often far fewer than the heads
-    that a model is described with, and the head size need not be the width divided by the heads: the rule takes what the file
-    says. A layer with a sliding window needs cells for its window only. A layer with a recurrent state has one fixed block per
-    slot and no rows at all. The whole cache is set aside when the model starts, so a long chat does not run out of it later.
+    Cells are the tokens of context, rounded up to a multiple of 256 for each slot (the place of one conversation). KV heads are
+    often far fewer than the heads that a model is described with, and the head size need not be the width divided by the heads:
+    the rule takes what the file says. A layer with a sliding window needs cells for its window only. A layer with a recurrent
+    state has one fixed block per slot and no rows at all. The whole cache is set aside when the model starts, so a long chat
+    does not run out of it later.
 
     The rule lays out this sum with your model's own numbers when the settings do not fit, or when you said that memory ran out,
     and tells the largest context that fits with the other settings as they are. Nothing is to be changed here; MEM02 tells what

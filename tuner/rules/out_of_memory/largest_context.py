@@ -13,8 +13,9 @@ from tuner.runconfig import CONTEXT_PADDING, RunConfig
 
 
 class LargestContext(Rule):
-    """The context is the one factor of the KV cache that you choose freely. All else is given by the model, so the memory that
-    is left after the weights divides into a number of tokens: the largest context that fits.
+    """The context is the one factor of the KV cache (the model's notes on the text so far) that you choose freely. All else is
+    given by the model, so the memory that is left after the weights divides into a number of tokens: the largest context that
+    fits.
 
     The rule speaks in two cases. When the settings do not fit and a context nearer to what your workload needs is the cheapest
     way left, it proposes the largest one that fits. And when no setting at all makes your workload fit, it says how long a text

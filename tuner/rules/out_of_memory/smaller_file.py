@@ -19,7 +19,7 @@ class SmallerFile(Rule):
     sizes from the tables in the files, never from their names.
 
     When this is wrong: below about four bits for each weight answers suffer visibly, and a smaller model in a finer format can
-    be the better choice. `rooftune quality` measures what a format costs.
+    be the better choice; compare some of your own answers.
     """
 
     code: ClassVar[str] = "MEM13"

@@ -18,7 +18,7 @@ class TrainingContext(Rule):
     trained on a million tokens, of which a chat uses two hundredths.
 
     The rule speaks when the context is the training context, the memory does not suffice, and your workload needs less. It
-    proposes 16384 or 8192 tokens for each slot, whichever fits, or exactly what the workload needs where that is more.
+    proposes 16384 or 8192 tokens for each conversation, whichever fits, or exactly what the workload needs where that is more.
 
     When this is wrong: if you do want to feed a whole book, say so with a workload of that length; then the context is kept and
     other savings are tried.

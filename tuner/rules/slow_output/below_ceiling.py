@@ -20,7 +20,7 @@ class BelowCeiling(Rule):
 
     The usual causes: other programs use the cores or the memory at the same time, the processor is slowed down by heat or by a
     power-saving mode, a laptop runs on battery, or memory is short and the system swaps. Close what you can, look at the
-    findings about the machine, and measure again. If it stays, calibrate anew: the machine may have changed.
+    findings about the machine, and measure again. If it stays, run `rooftune calibrate` again: the machine may have changed.
 
     When this is wrong: predictions err, most of all for kinds of models that the calibration never saw; a calibration taken in
     a better hour than usual makes every hour after it look bad. Without a measurement the rule has nothing to compare.

@@ -23,8 +23,8 @@ class FlashAttention(Rule):
 
     When this is wrong: whether reading or writing counts more depends on the workload, so a change of workload can turn the
     verdict. Without it more memory is needed, in proportion to the context times the size of the pieces in which a prompt is
-    read, and the V half of the KV cache cannot be kept in a smaller format. The calibration measured the usual sizes of
-    attention heads; models with unusual ones may behave differently.
+    read, and the V half of the KV cache (the model's notes on the text so far) cannot be kept in a smaller format. The
+    calibration measured the usual sizes of attention heads; models with unusual ones may behave differently.
     """
 
     code: ClassVar[str] = "DEC10"

@@ -15,11 +15,12 @@ _REMOTE: Final = "RPC"
 
 class PartialOffload(Rule):
     """A model is a stack of layers. When it does not fit into a GPU, some of its layers can go there and the others stay with
-    the processor (`n_gpu_layers`). Each token then crosses from one to the other and back. Over a fast slot in the same machine
-    that costs little. Over a slow link (another machine, a card on a thin slot) it can cost more than the few layers gain: then
-    half is slower than nothing, and only above a certain number of layers the device pays. That number is the break-even.
+    the processor (`n_gpu_layers`). Each token then crosses from one to the other and back. Over a fast connector in the same
+    machine (PCIe) that costs little. Over a slow link (another machine, a card on a thin connector) it can cost more than the
+    few layers gain: then half is slower than nothing, and only above a certain number of layers the device pays. That number is
+    the break-even.
 
-    Layers are counted from the end of the model: the output first, then the last blocks. With a calibration the rule predicts
+    Layers are counted from the end of the model: the output first, then the last layers. With a calibration the rule predicts
     the time per token for many counts that fit, tells the break-even and proposes the best one. Without, it speaks only where
     all layers fit into a local GPU but not all were put there, and where some are on another machine: there it asks for a trial
     against none.

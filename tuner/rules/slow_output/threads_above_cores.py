@@ -14,7 +14,7 @@ class ThreadsAboveCores(Rule):
     own is always the last one. So more threads than free cores do not help a little less: they ruin the speed. Reports tell of
     a fortieth of the speed with eight threads where a container's quota allowed four.
 
-    The rule compares your thread counts with what this process may really use: the cores that the scheduler lets it run on, and
+    The rule compares your thread counts with what this process may really use: the cores that the system lets it run on, and
     the processor time that a container grants (its quota). `threads` is used while one token at a time is made, that is while
     an answer is written to one user; `threads_batch` while many are computed at once, that is while a prompt is read, and with
     several users. Two hardware threads of one core share its arithmetic and its way to memory, so `threads` should not exceed

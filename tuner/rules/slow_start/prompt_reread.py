@@ -26,8 +26,8 @@ class PromptReread(Rule):
     Your workload says that nothing is in the cache and the prompt is long. The rule shows what the first token would take if
     three quarters of that prompt were the same as last time. The remedy is no setting of speed but order: put what never
     changes first (instructions, tools, documents), what changes last, and nothing variable such as the date at the top.
-    llama-server keeps the beginning by itself as long as the same slot is used; in llama-cpp-python use one `Llama` object with
-    a cache.
+    llama-server keeps the beginning by itself as long as the same slot (the place of one conversation) is used; in
+    llama-cpp-python use one `Llama` object with a cache.
 
     When this is wrong: when every prompt really is new, as with single documents; then say so to yourself and ignore this. With
     sliding-window models the beginning can only be used again where the whole window is kept (`swa_full`), and models that keep
