@@ -1,5 +1,6 @@
 """Bad input of every kind ends with exit 2 or 3, one clear line, no traceback, little time and little memory.
 
+2 is usage: what was typed cannot be meant. 3 is bad input: what was named is not there, or its content cannot be used.
 Each case is a real process. Its processor time is bounded rather than its wall time, which a busy machine stretches.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.raw_gguf import hostile_files
+from tests.builders.raw_gguf import PAIRS, header, hostile_files, pair
 
 MOST_CPU_SECONDS = 2.0
 MOST_BYTES = 200 * 2**20
@@ -45,9 +46,12 @@ class Ended:
         self.peak_bytes = usage.ru_maxrss * 1024
 
 
-def check_refusal(ended: Ended) -> None:
+USAGE, BAD_INPUT = 2, 3
+
+
+def check_refusal(ended: Ended, code: int) -> None:
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
-    assert ended.code in {2, 3}, ended.stderr
+    assert ended.code == code, ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(lines) == 1, ended.stderr
     assert lines[0].startswith("rooftune: ")
@@ -65,7 +69,7 @@ def test_hostile_model_files(name: str, tmp_path: Path) -> None:
     """Headers made by mutation never get further than the reader."""
     path = tmp_path / "model.gguf"
     path.write_bytes(HOSTILE[name])
-    check_refusal(Ended(["inspect", str(path)], tmp_path))
+    check_refusal(Ended(["inspect", str(path)], tmp_path), BAD_INPUT)
 
 
 FLAGS: dict[str, Arguments] = {
@@ -97,11 +101,16 @@ FLAGS: dict[str, Arguments] = {
     "limit the wrong way": ["tune", "--demo", "--limit", "tpot>=50ms"],
     "limit without a unit that exists": ["tune", "--demo", "--limit", "tpot<=5parsecs"],
     "limit of memory in words": ["tune", "--demo", "--limit", "memory<=plenty"],
+    "limit without a unit": ["tune", "--demo", "--limit", "tpot<=50"],
+    "limit on a name in capitals": ["tune", "--demo", "--limit", "TPOT<=50ms"],
+    "budget without a unit": ["tune", "--demo", "--budget", "60"],
+    "verify with a budget of words": ["verify", "none.yaml", "--budget", "soon"],
+    "diagnose with a promise of words": ["diagnose", "--demo", "--promise-ttft", "fast"],
+    "predict for an unknown machine": ["predict", "--demo", "--machine", "rtx-9999"],
+    "an export nobody wrote": ["export", "none.yaml", "--to", "lama-server"],
     "limit of half a token": ["tune", "--demo", "--limit", "ctx_size>=1.5"],
     "unknown workload": ["tune", "--demo", "--workload", "chatty"],
-    "missing workload file": ["tune", "--demo", "--workload", "none.yaml"],
     "unknown space": ["tune", "--demo", "--space", "galaxy"],
-    "missing space file": ["tune", "--demo", "--space", "none.yaml"],
     "unknown strategy": ["tune", "--demo", "--strategy", "luck"],
     "unknown engine": ["tune", "--demo", "--engine", "steam"],
     "unknown setting": ["tune", "--demo", "--set", "thread=2"],
@@ -112,7 +121,6 @@ FLAGS: dict[str, Arguments] = {
     "threads beyond reason": ["tune", "--demo", "--set", "threads=100000"],
     "unknown cache type": ["tune", "--demo", "--set", "cache_type_k=q9_9"],
     "cache type that crashes llama.cpp": ["tune", "--demo", "--set", "cache_type_k=q8_1"],
-    "quantised V without flash attention": ["tune", "--demo", "--set", "cache_type_v=q8_0", "--set", "flash_attn=off"],
     "flash attention maybe": ["tune", "--demo", "--set", "flash_attn=maybe"],
     "context below nothing": ["tune", "--demo", "--set", "ctx_size=-5"],
     "context beyond counting": ["tune", "--demo", "--set", "ctx_size=99999999999999999999999"],
@@ -121,15 +129,11 @@ FLAGS: dict[str, Arguments] = {
     "unknown split mode": ["tune", "--demo", "--set", "split_mode=diagonal"],
     "storage that is no URL": ["tune", "--demo", "--storage", "nowhere"],
     "storage of an unknown kind": ["tune", "--demo", "--storage", "carrier-pigeon://coop"],
-    "resume of an unknown study": ["tune", "--demo", "--resume", "no-such-study"],
-    "output in a folder that is none": ["tune", "--demo", "-o", "no/such/folder/best.yaml"],
-    "output that is a folder": ["tune", "--demo", "-o", "."],
     "measure with an unknown setting": ["measure", "--demo", "--set", "ngl=3"],
     "measure with an unknown workload": ["measure", "--demo", "--workload", "x"],
     "inspect with a context of words": ["inspect", "--demo", "--ctx", "large"],
     "inspect with a context below nothing": ["inspect", "--demo", "--ctx=-1"],
     "inspect for an unknown front end": ["inspect", "--demo", "--front-end", "browser"],
-    "explain nothing": ["explain"],
     "explain an unknown thing": ["explain", "flux_capacitor"],
 }
 
@@ -137,7 +141,23 @@ FLAGS: dict[str, Arguments] = {
 @pytest.mark.parametrize("name", FLAGS)
 def test_flags(name: str, tmp_path: Path) -> None:
     """What cannot be meant is refused before anything is measured."""
-    check_refusal(Ended(FLAGS[name], tmp_path))
+    check_refusal(Ended(FLAGS[name], tmp_path), USAGE)
+
+
+NAMED: dict[str, Arguments] = {
+    "missing workload file": ["tune", "--demo", "--workload", "none.yaml"],
+    "missing space file": ["tune", "--demo", "--space", "none.yaml"],
+    "resume of an unknown study": ["tune", "--demo", "--resume", "no-such-study"],
+    "output in a folder that is none": ["tune", "--demo", "-o", "no/such/folder/best.yaml"],
+    "output that is a folder": ["tune", "--demo", "-o", "."],
+    "quantised V without flash attention": ["tune", "--demo", "--set", "cache_type_v=q8_0", "--set", "flash_attn=off"],
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_flags_that_name_what_cannot_be_used(name: str, tmp_path: Path) -> None:
+    """The words are well chosen, but there is no such file, folder or study, or the model cannot run so."""
+    check_refusal(Ended(NAMED[name], tmp_path), BAD_INPUT)
 
 
 MISSING: dict[str, Callable[[Path], Arguments]] = {
@@ -152,6 +172,19 @@ MISSING: dict[str, Callable[[Path], Arguments]] = {
     "a name with a line break": lambda here: ["inspect", str(here / "two\nlines.gguf")],
     "a name too long": lambda here: ["inspect", str(here / ("x" * 5000))],
     "one shard of three": lambda here: ["inspect", str(_file(here / "m-00002-of-00003.gguf", HOSTILE["text"]))],
+    "an embedding model, tuned": lambda here: ["tune", str(_encoder(here / "bert.gguf"))],
+    "an embedding model, measured": lambda here: ["measure", str(_encoder(here / "bert.gguf"))],
+    "a projector, tuned": lambda here: ["tune", str(_file(here / "mmproj.gguf", HOSTILE["a projector"]))],
+    "an incomplete model, tuned": lambda here: ["tune", str(_file(here / "m.gguf", HOSTILE["cut 1 bytes short"]))],
+    "a folder with a damaged model only": lambda here: [
+        "tune",
+        str(_file(_folder(here / "f") / "m.gguf", header()[:50]).parent),
+    ],
+    "two different models": lambda here: ["tune", str(_file(here / "a.gguf", header())), str(_deeper(here / "b.gguf"))],
+    "a model that is a pipe": lambda here: ["inspect", str(_pipe(here / "pipe.gguf"))],
+    "a result that is a pipe": lambda here: ["verify", str(_pipe(here / "pipe.yaml"))],
+    "a space that is a folder": lambda here: ["tune", "--demo", "--space", str(_folder(here / "space.yaml"))],
+    "a workload that is a device": lambda _: ["tune", "--demo", "--workload", "/dev/zero"],
     "a safetensors file": lambda here: ["tune", str(_file(here / "model.safetensors", b"\x10\0\0\0\0\0\0\0{}"))],
     "verify a file that is not there": lambda here: ["verify", str(here / "none.yaml")],
     "export a file that is not there": lambda here: ["export", str(here / "none.yaml"), "--to", "llama-server"],
@@ -159,10 +192,14 @@ MISSING: dict[str, Callable[[Path], Arguments]] = {
 }
 
 
+NO_FILE_NAMES = {"a workload that is a device"}
+"""A workload file is known by its ending; anything else is taken for the name of a preset."""
+
+
 @pytest.mark.parametrize("name", MISSING)
 def test_files_that_are_none(name: str, tmp_path: Path) -> None:
     """Missing, empty, endless or of another kind."""
-    check_refusal(Ended(MISSING[name](tmp_path), tmp_path))
+    check_refusal(Ended(MISSING[name](tmp_path), tmp_path), USAGE if name in NO_FILE_NAMES else BAD_INPUT)
 
 
 YAML: dict[str, str] = {
@@ -194,7 +231,7 @@ def test_yaml(use: str, name: str, tmp_path: Path) -> None:
         "verify": ["verify", str(path)],
         "export": ["export", str(path), "--to", "llama-server"],
     }
-    check_refusal(Ended(arguments[use], tmp_path))
+    check_refusal(Ended(arguments[use], tmp_path), BAD_INPUT)
 
 
 SPACES: dict[str, str] = {
@@ -217,7 +254,7 @@ def test_spaces_that_cannot_be_searched(name: str, tmp_path: Path) -> None:
     """The dimension and what it takes are named."""
     path = tmp_path / "space.yaml"
     path.write_text("name: mine\n" + SPACES[name])
-    check_refusal(Ended(["tune", "--demo", "--space", str(path)], tmp_path))
+    check_refusal(Ended(["tune", "--demo", "--space", str(path)], tmp_path), BAD_INPUT)
 
 
 def _folder(path: Path) -> Path:
@@ -227,6 +264,19 @@ def _folder(path: Path) -> Path:
 
 def _file(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
+    return path
+
+
+def _encoder(path: Path) -> Path:
+    return _file(path, header(pairs=(pair("general.architecture", "bert"), PAIRS[1])))
+
+
+def _deeper(path: Path) -> Path:
+    return _file(path, header(pairs=(*PAIRS[:2], pair("llama.block_count", 2), *PAIRS[3:])))
+
+
+def _pipe(path: Path) -> Path:
+    os.mkfifo(path)
     return path
 
 
