@@ -82,6 +82,20 @@ def test_encoder_is_inspected_and_said_to_be_untunable(tmp_path: Path) -> None:
     assert render_inspection(found)
 
 
+def test_a_purely_recurrent_model_has_figures_everywhere(tmp_path: Path) -> None:
+    """No KV, a fixed state of its own line, and nothing that is no number; more context costs nothing and is not praised."""
+    facts = {"block_count": 4, "embedding_length": 256, "wkv.head_size": 64, "context_length": 4096, "vocab_size": 1000}
+    model = read_model(write_facts(tmp_path / "m.gguf", "rwkv7", facts))
+    found = inspect_model(model, default_config("llama-server", model), "llama-server", MACHINE)
+    document = found.as_dict()
+    assert document["kv_bytes"] == 0
+    assert {row["kv_bytes"] for row in document["kv_table"]} == {0}
+    state = [part for part in document["footprint"]["parts"] if part["cause"] == "recurrent"]
+    assert [part["bytes"] for part in state] == [4 * (2 * 256 + 256 * 64) * 4]
+    assert document["largest_context"] == {}
+    assert "NaN" not in json.dumps(document, default=str)
+
+
 def test_models_lists_the_unreadable_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A good file with its facts, a damaged one with what is wrong."""
     write_facts(tmp_path / "good.gguf", "gemma3", GEMMA3_270M)
