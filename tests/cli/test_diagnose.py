@@ -10,7 +10,9 @@ import pytest
 from tests.builders.ceilings import make_ceilings
 from tests.builders.gguf_files import GGMLQuantizationType, write_llama
 from tests.rules.builders import make_host
+from tuner.cli.commands._findings import render_finding
 from tuner.cli.main import run
+from tuner.rules.base import Evidence, Finding
 
 KEYS = {"code", "title", "severity", "evidence", "change", "remedy", "expected", "costs", "measured"}
 
@@ -69,6 +71,7 @@ def test_text_says_what_to_do_and_what_it_should_bring(model: Path, capsys: pyte
     assert code == 0
     for words in ("Too few threads write the answer.", "DEC05", "--set threads=4", "should bring:", "80 % interval", "explain"):
         assert words in out
+    assert "in llama-server: --threads 4" in out
 
 
 def test_a_symptom_starts_from_what_is_felt(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,3 +135,24 @@ def test_mistakes_are_told_in_one_line(
     assert (got, out) == (code, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"n_gpu_layers": 17}, "in llama-server: --n-gpu-layers 17"),
+        ({"swa_full": False}, "in llama-server: no --swa-full"),
+        ({"cache_type_k": "q8_0", "flash_attn": "on"}, "in llama-server: --cache-type-k q8_0 --flash-attn on"),
+        ({"model": "/my models/a.gguf"}, "in llama-server: --model '/my models/a.gguf'"),
+    ],
+)
+def test_a_change_is_written_as_llama_server_takes_it(change: dict[str, object], said: str) -> None:
+    finding = Finding(
+        code="DEC05",
+        title="Something is slow.",
+        severity="slows",
+        evidence=(Evidence(what="fact", value="yes", basis="measured"),),
+        change=change,
+        remedy="Change it.",
+    )
+    assert any(said in str(part) for part in render_finding(finding))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import shlex
+from typing import TYPE_CHECKING, Any, Final
 
 from tuner.units import format_amount, format_bytes, format_interval, format_ms, format_ratio
 
@@ -61,13 +62,23 @@ def _list_lines(finding: Finding) -> Iterator[tuple[str, str]]:
 
     yield "do", finding.remedy
     if finding.change:
-        yield "settings", " ".join(f"--set {name}={value}" for name, value in finding.change.items())
+        yield "settings", " ".join(f"--set {shlex.quote(f'{name}={value}')}" for name, value in finding.change.items())
+        yield "in llama-server", _write_flags(finding.change)
     if finding.expected:
         yield "should bring", _tell_gain(finding.expected)
     if finding.costs:
         yield "costs", finding.costs
     if finding.measured:
         yield "brought", f"{_tell_gain(finding.measured)}: {judge_promise(finding)}"
+
+
+def _write_flags(change: dict[str, Any]) -> str:
+    """The same for llama-server, whose long flags carry the same names; a switch that is off is left out there."""
+    flags = [(f"--{name.replace('_', '-')}", value) for name, value in change.items()]
+    return " ".join(
+        f"no {flag}" if value is False else flag if value is True else f"{flag} {shlex.quote(str(value))}"
+        for flag, value in flags
+    )
 
 
 def _tell_gain(gain: Expected) -> str:
