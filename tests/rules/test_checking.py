@@ -142,6 +142,17 @@ def test_of_contradicting_gains_in_different_phases_the_one_that_saves_more_of_t
     assert [each.code for each in resolve_findings(case, (prompt, writing, wider))] == ["CCC01"]
 
 
+@pytest.mark.parametrize("workload", [TURN, Workload(name="eight", prompt_tokens=128, output_tokens=64, users=8)])
+def test_no_more_threads_are_proposed_than_busy_neighbours_leave(workload: Workload) -> None:
+    """One finding says that five of eight cores are taken; no other asks for all eight."""
+    machine = make_host(logical=8, environment={"load_1m": 5.0, "cpu_pressure": 60.0})
+    found = check_situation(make_case(machine=machine, workload=workload, config={"threads": 1, "threads_batch": 1}))
+    assert "MAC05" in {finding.code for finding in found}
+    asked = [finding.change[name] for finding in found for name in ("threads", "threads_batch") if name in finding.change]
+    assert asked
+    assert max(asked) == 3
+
+
 def test_a_symptom_chooses_its_rules_and_those_of_the_machine() -> None:
     case = make_case(config={"threads": 1, "threads_batch": 1}, symptom="slow-output")
     codes = {finding.code for finding in check_situation(case)}

@@ -37,8 +37,7 @@ class BusyNeighbours(Rule):
         evidence = (*_tell_processors(situation.hardware), *_tell_cards(situation.hardware))
         if not evidence:
             return ()
-        threads, load = situation.hardware.limits.usable_threads, situation.hardware.environment.load_1m or 0.0
-        left = max(1, min(situation.hardware.limits.usable_physical, threads - round(load)))
+        left = count_free_cores(situation.hardware)
         finding = Finding(
             code=self.code,
             title="Other programs keep this machine busy.",
@@ -47,6 +46,15 @@ class BusyNeighbours(Rule):
             remedy=f"End or postpone the other work (`top` shows it); if it must go on, set threads to {left}.",
         )
         return (finding,)
+
+
+def count_free_cores(machine: HardwareProfile) -> int:
+    """Physical cores of this process that other programs leave free, at least one: no rule proposes more threads than that."""
+    limits = machine.limits
+    cores = min(limits.usable_physical, limits.usable_threads)
+    if not _tell_processors(machine):
+        return cores
+    return max(1, min(cores, limits.usable_threads - round(machine.environment.load_1m or 0.0)))
 
 
 def _tell_processors(machine: HardwareProfile) -> list[Evidence]:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from tuner.hardware import HardwareProfile
 from tuner.rules.base import Evidence, Finding, Rule, Situation
 from tuner.rules.expectation import find_best_change
+from tuner.rules.machine.busy_neighbours import count_free_cores
 
 
 class ParallelThreads(Rule):
@@ -30,7 +31,8 @@ class ParallelThreads(Rule):
         config, limits = situation.config, situation.hardware.limits
         if config.parallel < 2 or config.threads_batch == 0 or situation.hardware == HardwareProfile():
             return ()
-        counts = [count for count in (limits.usable_physical, limits.usable_threads) if count <= limits.usable_threads]
+        free = count_free_cores(situation.hardware)
+        counts = (free, free if free < limits.usable_physical else limits.usable_threads)
         best = find_best_change(situation, [{"threads_batch": count} for count in dict.fromkeys(counts)], "throughput")
         if best is None:
             return ()

@@ -8,6 +8,7 @@ from tuner.hardware import HardwareProfile
 from tuner.rules.base import Evidence, Expected, Finding, Rule, Situation
 from tuner.rules.expectation import find_best_change, predict_point
 from tuner.rules.figures import tell_figure
+from tuner.rules.machine.busy_neighbours import count_free_cores
 from tuner.rules.points import is_possible
 
 
@@ -21,7 +22,8 @@ class DecodeThreads(Rule):
     half of those cores are used, as some programs do unasked. More threads than cores are the business of DEC04.
 
     When this is wrong: with all layers on a GPU these threads hardly matter. With several users their tokens are computed
-    together, and `threads_batch` counts (USR06). A machine that is busy with other work has fewer cores free than it has.
+    together, and `threads_batch` counts (USR06). On a machine that other programs keep busy, the cores they use are not counted
+    (MAC05); they may be free again a moment later.
     """
 
     code: ClassVar[str] = "DEC05"
@@ -30,7 +32,7 @@ class DecodeThreads(Rule):
 
     def check(self, situation: Situation) -> tuple[Finding, ...]:
         config, machine = situation.config, situation.hardware
-        cores = min(machine.limits.usable_physical, machine.limits.usable_threads)
+        cores = count_free_cores(machine)
         if machine == HardwareProfile() or config.parallel > 1 or not 0 < config.threads <= cores:
             return ()
         found = _predict_best(situation, cores) or _assume_more(situation, cores)
@@ -45,7 +47,7 @@ class DecodeThreads(Rule):
             evidence=(
                 *tell_figure(situation, "tpot"),
                 Evidence(what="threads that write the answer", value=config.threads, unit="threads", basis="measured"),
-                Evidence(what="physical cores of this process", value=cores, unit="cores", basis="measured"),
+                Evidence(what="physical cores free for it", value=cores, unit="cores", basis="measured"),
             ),
             change=change,
             remedy=f"Set threads to {change['threads']}.",

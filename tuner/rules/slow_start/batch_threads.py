@@ -8,6 +8,7 @@ from tuner.hardware import HardwareProfile
 from tuner.rules.base import Evidence, Expected, Finding, Rule, Situation
 from tuner.rules.expectation import find_best_change, predict_point
 from tuner.rules.figures import tell_figure
+from tuner.rules.machine.busy_neighbours import count_free_cores
 from tuner.rules.points import change_point, is_possible
 
 
@@ -55,13 +56,14 @@ class BatchThreads(Rule):
         return (finding,)
 
     def _predict(self, situation: Situation) -> tuple[dict[str, Any], Expected] | None:
-        limits = situation.hardware.limits
-        counts = dict.fromkeys((limits.usable_physical, limits.usable_threads, limits.usable_physical // 2))
+        limits, free = situation.hardware.limits, count_free_cores(situation.hardware)
+        most = free if free < limits.usable_physical else limits.usable_threads
+        counts = dict.fromkeys((free, most, free // 2))
         return find_best_change(situation, [{"threads_batch": count} for count in counts if count >= 1], "ttft")
 
     def _assume(self, situation: Situation) -> tuple[dict[str, Any], Expected] | None:
         """Amdahl-like: two thirds of the added cores count, between one third and all of them."""
-        config, cores = situation.config, situation.hardware.limits.usable_physical
+        config, cores = situation.config, count_free_cores(situation.hardware)
         change = {"threads_batch": cores}
         if predict_point(situation, config) is not None or config.threads_batch >= cores or not is_possible(situation, change):
             return None
