@@ -100,6 +100,7 @@ def test_settings_in_question_that_do_not_run_end_it() -> None:
     (finding,), trier = run(table, propose({"threads": 4}))
     assert finding.measured is None
     assert "settings in question do not run" in trier.notes[0]
+    assert (len(trier.notes), len(table.asked)) == (1, 1)
 
 
 def test_what_there_is_no_time_for_is_left_untried_the_least_promising_first() -> None:

@@ -114,9 +114,10 @@ class Trier:
         figures: dict[int, Measurement | None] = {}
         for runner in runners[shift:] + runners[:shift]:
             figures[id(runner)] = self._run(runner, attempts)
+            if runner is None and figures[id(None)] is None:
+                return False
         before = figures[id(None)]
-        if before is None:
-            return False
+        assert before is not None
         for attempt in attempts:
             self._add(attempt, before, figures[id(attempt)])
         self._tell(f"round {number + 1}: " + ", ".join(_describe(each) for each in attempts))
