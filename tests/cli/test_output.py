@@ -6,7 +6,9 @@ import io
 
 import pytest
 
+from tests.builders.reports import report
 from tuner.cli.output import PLAIN_WIDTH, choose_width, print_rich
+from tuner.report.summary import render_summary
 
 
 class Stream(io.StringIO):
@@ -62,3 +64,12 @@ def test_a_long_command_is_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("COLUMNS", "50")
     print_rich(f"Start it on the fast cores: `{command}`.")
     assert f"    {command}" in capsys.readouterr().out.splitlines()
+
+
+def test_nothing_in_a_table_is_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """However narrow: half a name or half a number is worse than another line."""
+    monkeypatch.setenv("COLUMNS", "40")
+    print_rich(*render_summary(report()))
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 40

@@ -109,6 +109,15 @@ def test_samples_that_stay_disturbed_make_a_noisy_point_with_its_evidence() -> N
     assert outcome.measurement.notes == (f"noisy: {outcome.reason}",)
 
 
+def test_disturbed_samples_are_not_repeated_beyond_the_time_for_it() -> None:
+    """A budget holds on a busy machine too: what there is makes a noisy point."""
+    refuses_all = Tolerance(most_steal=-1.0, most_swapped=-1)
+    with open_measurer("TakesItsTime", refuses_all) as measurer:
+        outcome = measurer.measure(SOUND, QUICK, Plan(samples=2, most_repeats=3, repeats_s=0.0))
+    assert outcome.reason.startswith("0 of 2 samples undisturbed after 1 disturbed ones: ")
+    assert outcome.measurement is not None
+
+
 def test_one_child_serves_many_points() -> None:
     """Nothing is rebuilt without need."""
     with open_measurer("Honest") as measurer:

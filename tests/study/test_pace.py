@@ -143,6 +143,15 @@ def test_a_budget_too_short_for_any_proof_says_what_one_takes() -> None:
     assert not result.gain.significant
 
 
+def test_no_run_may_repeat_disturbed_samples_beyond_the_budget() -> None:
+    measurer = FakeMeasurer(cost=slow)
+    begun: list[float] = []
+    measurer._on_measure = lambda _: begun.append(measurer.clock.now)
+    run(make_request(wide(), "memory://", budget_s=90.0, workload=CHAT), measurer)
+    ends = [now + plan.repeats_s for now, (_, plan) in zip(begun, measurer.runs, strict=True)]
+    assert all(end <= 90.0 for end in ends)
+
+
 def test_nobody_goes_on_without_time_left() -> None:
     """Where progress said that nothing is left, no round follows."""
     events: list[object] = []

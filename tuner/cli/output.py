@@ -39,6 +39,7 @@ def print_text(text: str) -> None:
 
 def print_rich(*renderables: RenderableType) -> None:
     """Tables and sentences on stdout; plain where it is no terminal or NO_COLOR is set."""
+    from rich.table import Table
     from rich.text import Text
 
     console = open_console()
@@ -48,6 +49,10 @@ def print_rich(*renderables: RenderableType) -> None:
                 console.print(_lay_out(renderable, console.width), soft_wrap=True)
             case Text() if not renderable.spans:
                 console.print(Text(_lay_out(renderable.plain, console.width), style=renderable.style), soft_wrap=True)
+            case Table():
+                for column in renderable.columns:
+                    column.overflow = "fold"  # half a name or number is worse than another line
+                console.print(renderable)
             case _:
                 console.print(renderable)
 

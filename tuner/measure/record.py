@@ -29,6 +29,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Rebuild the context before the samples (confirmation)."""
     most_repeats: int = 3
     """Disturbed samples repeated at most, before the point is called noisy."""
+    repeats_s: float | None = None
+    """Disturbed samples are repeated only where that ends within so many seconds from the start; None: whenever it ends."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -118,7 +118,7 @@ class ChildMeasurer:
             self._child.forget_log()
         gathered = Gathered()
         try:
-            outcome = self._measure(config, workload, plan, gathered)
+            outcome = self._measure(config, workload, plan, gathered, began)
         except EngineError as refusal:
             outcome = self._settle_refusal(refusal)
         except ChildEndedError as end:
@@ -159,10 +159,10 @@ class ChildMeasurer:
                 return
         child.end(patiently=True)
 
-    def _measure(self, config: RunConfig, workload: Workload, plan: Plan, gathered: Gathered) -> Outcome:
+    def _measure(self, config: RunConfig, workload: Workload, plan: Plan, gathered: Gathered, began: float) -> Outcome:
         prepared = self._prepare_point(config, workload, plan)
         runtime = self._describe_in_child()
-        self._gather(config, plan, prepared, gathered)
+        self._gather(config, plan, prepared, gathered, began)
         measurement = form_measurement(gathered, prepared, plan, config=config, workload=workload, runtime=runtime)
         return self._conclude(measurement, plan, gathered)
 
@@ -213,13 +213,18 @@ class ChildMeasurer:
             self._runtime = answer.facts
         return self._runtime
 
-    def _gather(self, config: RunConfig, plan: Plan, prepared: Prepared, gathered: Gathered) -> None:
-        """Samples until enough count, or too many did not."""
+    def _gather(self, config: RunConfig, plan: Plan, prepared: Prepared, gathered: Gathered, began: float) -> None:
+        """Samples until enough count, or too many did not, or there is no time to repeat one."""
         on_cpu = all("CPU" in name for name in prepared.buffers)
         request = TurnRequest(prefill=plan.prefill, decode_tokens=plan.decode_tokens)
+        turn_s = 0.0
         while len(gathered.kept) < plan.samples and len(gathered.discarded) <= plan.most_repeats:
+            started = self._clock()
+            if gathered.discarded and plan.repeats_s is not None and started + turn_s > began + plan.repeats_s:
+                return
             turn, activity = self._run_turn(request)
             gathered.measured_s += timed_seconds(turn)
+            turn_s = self._clock() - started
             self._sort_in(turn, activity, config, gathered, on_cpu=on_cpu)
             if len(gathered.kept) >= plan.samples:
                 _set_slow_start_apart(gathered)

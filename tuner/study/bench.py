@@ -6,11 +6,12 @@ Also the study's clock: budget and elapsed time run over all sittings, and nothi
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
-from tuner.errors import InterruptedRunError
+from tuner.errors import BadInputError, InterruptedRunError
 from tuner.measure.record import Measurer, Outcome, Plan
 from tuner.objective import score_measurement
 from tuner.runconfig import RunConfig
@@ -73,6 +74,7 @@ class Bench:
         self._measurer, self._find_misfit, self._clock, self._stop = measurer, find_misfit, clock, stop
         self._started = clock() if began is None else began
         self._spent_before = record.read_elapsed()
+        self._seen: set[str] = set()
         self._stored = self._drop_lifted(record.read_attempts())
         self.measured_s = sum(a.trial.outcome.measured_s for a in self._stored if a.was_run and a.trial.outcome)
 
@@ -190,9 +192,11 @@ class Bench:
     def _measure(self, opened: OpenTrial, plan: Plan, extend: Extend | None, until_s: float) -> Outcome:
         outcomes: list[Outcome] = []
         wanted: Plan | None = plan
+        self._note_model(opened.config.model)
         try:
             while wanted is not None:
-                outcomes.append(self._measurer.measure(opened.config, self.request.workload, wanted))
+                timed = msgspec.structs.replace(wanted, repeats_s=max(0.0, until_s - self.elapsed_s))
+                outcomes.append(self._measurer.measure(opened.config, self.request.workload, timed))
                 merged = merge_outcomes(outcomes)
                 ended = merged.measurement is None or extend is None or self._stop.requested
                 wanted = None if ended or extend is None else extend(opened.config, merged)
@@ -205,7 +209,27 @@ class Bench:
             self.record.abandon(opened, reason="stopped by the user")
             raise
         self.measured_s += merged.measured_s
+        if merged.measurement is None:
+            self._check_model(opened)
         return merged
+
+    def _note_model(self, path: str) -> None:
+        if Path(path).is_file():
+            self._seen.add(path)
+
+    def _check_model(self, opened: OpenTrial) -> None:
+        """A file that went away during the study is no fault of the point: the study stops, and the point may be tried again.
+
+        Raises BadInputError.
+        """
+        path = opened.config.model
+        if path not in self._seen or Path(path).is_file():
+            return
+        self.record.abandon(opened, reason="the model file went away")
+        raise BadInputError(
+            f"The model {path} is not there any more; what was measured is saved.",
+            f"Put it back and go on with --resume {self.record.name}.",
+        )
 
     def _make_trial(self, opened: OpenTrial, stage: Stage, outcome: Outcome) -> Trial:
         score = score_outcome(outcome, self.request)
