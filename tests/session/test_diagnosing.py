@@ -235,6 +235,14 @@ class TestDiagnosis:
         diagnosis = run(asked, find=lambda _: make_ceilings())
         assert diagnosis.findings == ()
 
+    def test_what_does_not_fit_is_not_tried(self, model: Path) -> None:
+        """Or trying would drive the machine into swapping; the note shows the sum."""
+        host = make_host(cores=2, logical=2, available_bytes=2**20)
+        asked = DiagnoseRequest(models=(str(model),), engine="simulated", settings=("threads=8",), verify=True)
+        diagnosis = run(asked, profile=lambda: host)
+        assert diagnosis.measurement is None
+        assert [note for note in diagnosis.notes if "nothing was tried" in note and "It needs" in note]
+
     @pytest.mark.parametrize("budget", ["60s"])
     def test_changes_are_tried_when_asked(self, budget: str) -> None:
         """On the pretended engine, whose many threads hinder each other."""

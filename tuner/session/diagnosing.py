@@ -138,7 +138,10 @@ def diagnose(
     findings = check_situation(situation)
     notes = list_notes(asked, situation, findings)
     trier = None
-    if request.verify and any(finding.change for finding in findings):
+    misfit = situation.find_misfit(situation.config) if request.verify else None
+    if misfit:
+        notes += (f"nothing was tried, for the settings in question do not fit: {misfit}",)
+    elif request.verify and any(finding.change for finding in findings):
         left = max(LEAST_TRYING_S, asked.budget_s - (clock() - began))
         with open_measurer(request.engine, machine, stop=stop, rpc=asked.rpc, rules=asked.memory) as measurer:
             trier = Trier(situation, measurer, budget_s=left, tell=tell, clock=clock)
@@ -172,12 +175,15 @@ _ONE_USER: Final = (
 
 def list_notes(asked: Asked, situation: Situation, findings: tuple[Finding, ...]) -> tuple[str, ...]:
     """What a reader should know of the answer, one sentence each."""
-    known = situation.predict(asked.spec, situation.config, asked.workload) is not None
+    known, bare = (
+        situation.predict(asked.spec, point, asked.workload) is not None
+        for point in (situation.config, situation.config.replace(n_gpu_layers=0))
+    )
     about_memory = asked.symptom == "out-of-memory" or any(finding.severity == "stops" for finding in findings)
     beside = find_projectors(asked.spec) if about_memory and asked.projector is None else ()
     told = (
         _NO_FIGURES if situation.ceilings is None else "",
-        _NO_DEVICE_FIGURES if situation.ceilings is not None and situation.hardware.devices and not known else "",
+        _NO_DEVICE_FIGURES if bare and not known else "",
         _ONE_USER if asked.symptom == "many-users" and asked.workload.users < 2 else "",
         asked.projector.note if asked.projector else "",
         _BESIDE if asked.draft else "",
