@@ -5,18 +5,24 @@ Both can be overruled by the user, since an estimate may be wrong and memory tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from tuner.errors import reading_flag
-from tuner.hardware import HardwareProfile
-from tuner.memory import Budget, find_budget, find_misfit
+from tuner.hardware import DeviceFacts, HardwareProfile
+from tuner.memory import Budget, Footprint, estimate_footprint, explain_misfit, find_budget
+from tuner.memory.record import HOST
 from tuner.model import ModelSpec
 from tuner.runconfig import RunConfig
 from tuner.units import parse_bytes
 
+Project = Callable[[RunConfig], Mapping[str, int] | None]
+"""llama.cpp's own projection of a point by cause and buffer type, bytes; None where it cannot say."""
+
+CLOSE_SHARE: Final = 0.5
+"""Share of a memory that arithmetic must find taken before llama.cpp is asked: it takes no less, but may well take more."""
 CEILING_SHARE: Final = 0.95
 """Share of the memory it may have that the measuring child may hold."""
 _ENGINE_ALONE: Final = 2**28
@@ -42,20 +48,52 @@ def read_rules(reserve: str, *, no_memory_check: bool) -> MemoryRules:
 
 
 def guard_memory(
-    models: tuple[ModelSpec, ...], machine: HardwareProfile, rules: MemoryRules
+    models: tuple[ModelSpec, ...], machine: HardwareProfile, rules: MemoryRules, *, project: Project | None = None
 ) -> Callable[[RunConfig], str | None]:
     """Says why a point does not fit, with the sum and the way round, before it is run.
 
-    None where it fits, cannot be known not to, or nobody asked.
+    None where it fits, cannot be known not to, or nobody asked. Compute buffers are only bounded by arithmetic, so where that
+    comes close to what there is, `project` is asked, once for each point.
     """
     budget: Budget = find_budget(machine, reserve_bytes=rules.reserve_bytes)
     by_path = {spec.path: spec for spec in models}
+    projected: dict[RunConfig, Mapping[str, int] | None] = {}
+
+    def explain(config: RunConfig) -> str | None:
+        model = by_path.get(config.model, models[0])
+        footprint = estimate_footprint(model, config, machine=machine)
+        found = explain_misfit(footprint, budget)
+        if found is not None or project is None or not is_close(footprint, budget):
+            return found
+        if config not in projected:
+            projected[config] = project(config.replace(model=model.path))
+        told = projected[config]
+        return explain_misfit(estimate_footprint(model, config, machine=machine, projected=told), budget) if told else None
 
     def misfit(config: RunConfig) -> str | None:
-        found = find_misfit(by_path.get(config.model, models[0]), config, budget, machine=machine)
+        found = explain(config)
         return None if found is None else f"{found.removesuffix('.')}; {WAYS_ROUND}"
 
     return misfit if rules.checked else lambda _: None
+
+
+def add_remote(machine: HardwareProfile, rpc: tuple[str, ...]) -> HardwareProfile:
+    """`machine` with its remote devices. How much any device will hold is unknown then, so only main memory can refuse."""
+    if not rpc:
+        return machine
+    remote = tuple(DeviceFacts(name=f"RPC{place}", backend="RPC") for place in range(len(rpc)))
+    own = tuple(DeviceFacts(name=device.name, kind=device.kind, backend=device.backend) for device in machine.devices)
+    return msgspec.structs.replace(machine, devices=(*remote, *own))
+
+
+def is_close(footprint: Footprint, budget: Budget) -> bool:
+    """What is known to be needed of some memory is a good part of what may be taken there."""
+    needs: dict[str, int] = {}
+    for part in footprint.parts:
+        if part.n_bytes and part.basis != "at most":
+            place = HOST if budget.unified else part.device
+            needs[place] = needs.get(place, 0) + part.n_bytes
+    return any(need > CLOSE_SHARE * there for place, need in needs.items() if (there := budget.on(place)) is not None)
 
 
 def find_ceiling(machine: HardwareProfile, rules: MemoryRules) -> int | None:

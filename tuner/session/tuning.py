@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -11,7 +11,7 @@ from tuner.engines.base import RuntimeFacts
 from tuner.errors import InterruptedRunError, NothingFeasibleError
 from tuner.hardware import HardwareProfile, profile_machine
 from tuner.measure.activity import Activity, survey_load
-from tuner.measure.record import Measurement, Plan
+from tuner.measure.record import Measurement, Measurer, Plan
 from tuner.measure.runner import ChildMeasurer
 from tuner.measure.stop import Stop
 from tuner.measure.validity import describe_busy_machine
@@ -21,7 +21,7 @@ from tuner.roofline.record import Prediction
 from tuner.runconfig import RunConfig
 from tuner.session.advising import advise
 from tuner.session.checking import Checked, check_measure, check_study, check_tune
-from tuner.session.guarding import MemoryRules, find_ceiling, guard_memory
+from tuner.session.guarding import MemoryRules, Project, add_remote, find_ceiling, guard_memory
 from tuner.session.request import MeasureRequest, TuneRequest, build_tune_command
 from tuner.session.resuming import restore_request, write_origin
 from tuner.space import SearchSpace, SpaceSituation, build_space, choose_space, load_space
@@ -59,7 +59,8 @@ def tune(
         emit(Note(text=note))
     with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc, rules=checked.memory) as measurer:
         study = form_study(checked, space, measurer.describe_runtime(), machine)
-        misfit = guard_memory(checked.models, machine, checked.memory)
+        project = make_project(measurer, rpc=request.rpc)
+        misfit = guard_memory(checked.models, add_remote(machine, request.rpc), checked.memory, project=project)
         try:
             result = run_study(study, measurer, emit=emit, find_misfit=misfit, clock=clock, stop=stop, began=began)
         except InterruptedRunError as error:
@@ -79,11 +80,12 @@ def measure_once(
         hardware=machine, models=(spec,), workload=workload, goals=("latency",), rpc_devices=len(request.rpc)
     )
     config = build_space(situation, fixed=settings).baseline
-    reason = guard_memory((spec,), machine, rules)(config)
-    if reason is not None:
-        raise NothingFeasibleError(f"This does not fit: {reason}.", "Change it with --set, or give a smaller workload.")
     plan = Plan(samples=request.samples, prefill=True, decode_tokens=workload.output_tokens, fresh=True)
     with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc, rules=rules) as measurer:
+        project = make_project(measurer, rpc=request.rpc)
+        reason = guard_memory((spec,), add_remote(machine, request.rpc), rules, project=project)(config)
+        if reason is not None:
+            raise NothingFeasibleError(f"This does not fit: {reason}.", "Change it with --set, or give a smaller workload.")
         outcome = measurer.measure(config, workload, plan)
     if outcome.measurement is None:
         reason = outcome.reason or outcome.state
@@ -153,6 +155,18 @@ def open_measurer(
     return ChildMeasurer(engine, memory_ceiling_bytes=ceiling, rpc_servers=rpc, usable_cores=cores, stop=stop)
 
 
+def make_project(measurer: Measurer, *, rpc: tuple[str, ...]) -> Project | None:
+    """Asks the measuring child what a point takes; None with remote devices, which nothing is on before the model is loaded."""
+
+    def project(config: RunConfig) -> Mapping[str, int] | None:
+        try:
+            return measurer.project_memory(config, front_end="llama-server")
+        except InterruptedRunError:
+            return None  # the measurement that follows stops in its own words
+
+    return None if rpc else project
+
+
 def describe_start(
     checked: Checked, space: SearchSpace, machine: HardwareProfile, survey: Callable[[float], Activity]
 ) -> tuple[str, ...]:
@@ -164,7 +178,8 @@ def describe_start(
     if len(checked.models) > 1 and not checked.request.allow_quality_loss:
         notes.append("smaller files are measured too, but the most precise one stays the best without --allow-quality-loss")
     if not checked.memory.checked:
-        misfit = guard_memory(checked.models, machine, msgspec.structs.replace(checked.memory, checked=True))(space.baseline)
+        rules, there = msgspec.structs.replace(checked.memory, checked=True), add_remote(machine, checked.request.rpc)
+        misfit = guard_memory(checked.models, there, rules)(space.baseline)
         notes += [f"memory is not checked; the default: {misfit.partition(';')[0]}"] if misfit else []
     return tuple(notes)
 

@@ -16,7 +16,7 @@ from tuner.model import ModelSpec, read_model
 from tuner.report import Report, read_report
 from tuner.report.build import note_machine
 from tuner.session.checking import check_budget
-from tuner.session.guarding import MemoryRules, guard_memory, read_rules
+from tuner.session.guarding import MemoryRules, add_remote, guard_memory, read_rules
 from tuner.session.tuning import SURVEY_S, open_measurer
 from tuner.session.verification import Verification, compare_again, confirm_default
 from tuner.units import format_bytes
@@ -97,7 +97,7 @@ def _read_model(report: Report, path: Path) -> ModelSpec:
 
 def _check_fit(report: Report, spec: ModelSpec, machine: HardwareProfile, rules: MemoryRules) -> None:
     """A machine that got smaller must not be driven into swapping."""
-    misfit = guard_memory((spec,), machine, rules)
+    misfit = guard_memory((spec,), add_remote(machine, report.rpc), rules)
     for side in (report.baseline, report.best):
         reason = misfit(side.config.replace(model=spec.path))
         if reason is not None:
