@@ -230,6 +230,9 @@ class SimulatedEngine(Engine):
         self._prepared = None
 
     def _read(self, path: str) -> ModelSpec:
+        """The facts of the file as it is now: one that was deleted since cannot be run any more."""
+        if not os.path.exists(path):  # noqa: PTH110 - a name that no file system takes is a missing file too
+            self._models.pop(path, None)
         if path not in self._models:
             try:
                 self._models[path] = spec = read_model(path)
