@@ -219,7 +219,7 @@ class TestDiagnosis:
 
     def test_with_one_gains_are_predicted(self, model: Path) -> None:
         asked = DiagnoseRequest(models=(str(model),), settings=("threads=1", "threads_batch=1"), workload="quick")
-        diagnosis = run(asked, cores=4, find=lambda _: make_ceilings())
+        diagnosis = run(asked, cores=4, find=lambda _: make_ceilings(byte_s=1e-8))
         gains = {finding.code: finding.expected for finding in diagnosis.findings}
         assert gains["PRE03"].ratio > 1.5
         assert gains["DEC05"].basis == "predicted"

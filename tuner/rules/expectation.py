@@ -15,8 +15,12 @@ NOTICEABLE: Final = 1.08
 """A predicted gain below this is not proposed: two predictions of one machine differ by some 5 % where the truth does not, and
 less than a twelfth is not felt."""
 
-_OWN_ERROR: Final = 0.5
-"""Share of a prediction's error that another point of the same file does not share (correlation 3/4)."""
+_JOINT_WIDTHS: Final = {"threads_batch": 0.5, "flash_attn": 1.4}
+"""By the setting that changes: the width of the interval that held four of five measured gains, over that of two predictions
+which err each by itself. Prefill scales over threads much as predicted, whatever it costs; with and without flash attention
+other figures count, the worst known ones. From recorded grids of four files: `python -m tests.bench.gain_intervals`."""
+_APART: Final = 1.0
+"""The same for other settings (0.8 to 1.2 for `threads` and cache types) and for another file."""
 
 _ALIKE: Final = 1.03
 """Candidates nearer than this in their predicted gain are told apart by preference."""
@@ -42,15 +46,13 @@ def expect_gain(situation: Situation, changes: Mapping[str, Any], metric: str) -
 def compare_predictions(before: Prediction, after: Prediction, metric: str) -> Expected | None:
     """How many times better `after` is than `before`; None where one lacks the metric.
 
-    The 80 % interval combines those of both. Between points of one file most of what a prediction gets wrong is wrong in both
-    and cancels; between two files less of it.
+    The 80 % interval combines those of both, by what changes between them.
     """
     old, new = before.estimate(metric), after.estimate(metric)
     if old is None or new is None or min(old.low, new.low) <= 0:
         return None
     ratio = new.value / old.value if metric in _LARGER_IS_BETTER else old.value / new.value
-    own = _OWN_ERROR if before.config.model == after.config.model else 1.0
-    half = own * math.hypot(_half_width(old), _half_width(new))
+    half = _find_joint_width(before.config, after.config) * math.hypot(_half_width(old), _half_width(new))
     basis: Basis = "predicted" if (old.basis, new.basis) == ("predicted", "predicted") else "assumed"
     return Expected(metric=metric, ratio=ratio, low=ratio * math.exp(-half), high=ratio * math.exp(half), basis=basis)
 
@@ -74,6 +76,11 @@ def find_best_change(
         if found is None or expected.ratio > found[1].ratio * _ALIKE:
             found = dict(changes), expected
     return found
+
+
+def _find_joint_width(before: RunConfig, after: RunConfig) -> float:
+    changed = [name for name in RunConfig.__struct_fields__ if getattr(before, name) != getattr(after, name)]
+    return max((_JOINT_WIDTHS.get(name, _APART) for name in changed), default=_APART)
 
 
 def _half_width(estimate: Estimate) -> float:
