@@ -10,7 +10,8 @@ from tests.study.test_loop import wide
 from tuner.measure.record import Plan
 from tuner.study.events import Note, Progress, RoundFinished
 from tuner.study.pace import FEWEST_PAIRS, Pace, divide_budget
-from tuner.study.strategy import SHORT_DECODE, plan_full
+from tuner.study.request import CONFIRM_SHARE
+from tuner.study.strategy import SHORT_DECODE, plan_round
 from tuner.workload import Workload
 
 CHAT = Workload(name="chat", prompt_tokens=512, output_tokens=256)
@@ -57,7 +58,7 @@ class TestDivision:
     def test_an_ample_budget_keeps_its_shares_and_turns_of_full_length(self) -> None:
         division = divide(600)
         assert division.search_ends_s == pytest.approx(0.65 * 600)
-        assert division.round_plan == plan_full(request(600), samples=1, fresh=True)
+        assert division.round_plan == plan_round(request(600))
 
     @pytest.mark.parametrize("budget_s", [50, 60, 75, 90, 120, 180, 240, 600])
     def test_the_fewest_rounds_always_fit_behind_the_search(self, budget_s: float) -> None:
@@ -135,6 +136,27 @@ def test_a_short_budget_still_proves_a_gain() -> None:
     assert len(lengths) == 1
     assert lengths < set(range(SHORT_DECODE, 256))
     assert any(f"write {lengths.pop()} of 256 tokens" in event.text for event in events if isinstance(event, Note))
+
+
+def test_without_anything_to_prove_the_search_gets_the_time_for_the_proof() -> None:
+    """What is found so late is told as undecided; what nobody looked at could not even be told."""
+    measurer = FakeMeasurer(cost=lambda config: (2400.0, 40.0 if config.threads == 4 else 52.0))
+    begun: list[float] = []
+    measurer._on_measure = lambda _: begun.append(measurer.clock.now)
+    space = FakeSpace({"threads": (1, 2, 3, 4, 6, 8, 12), "cache_type_k": ("f16", "q8_0")})
+    result = run(make_request(space, "memory://", goals="latency", budget_s=60.0, workload=CHAT), measurer)
+    searched = [now for now, (_, plan) in zip(begun, measurer.runs, strict=True) if not plan.fresh]
+    assert max(searched) > 60.0 * (1 - CONFIRM_SHARE)
+    assert measurer.clock.now <= 60.0
+    assert result.best.config == result.baseline.config
+
+
+def test_a_short_budget_begins_with_a_short_answer() -> None:
+    """Nobody knows yet how long a whole one takes; on a fast machine the rounds write far longer ones all the same."""
+    measurer = FakeMeasurer()
+    run(make_request(FakeSpace({"threads": (2, 4, 6)}), "memory://", budget_s=60.0, workload=CHAT), measurer)
+    assert measurer.runs[0][1].decode_tokens == SHORT_DECODE
+    assert min(plan.decode_tokens for _, plan in measurer.runs if plan.fresh) > 6 * SHORT_DECODE
 
 
 def test_a_budget_too_short_for_any_proof_says_what_one_takes() -> None:

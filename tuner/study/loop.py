@@ -31,13 +31,14 @@ from tuner.study.request import StudyRequest
 from tuner.study.result import StudyResult
 from tuner.study.sampled import SampledStrategy
 from tuner.study.shrinking import list_smaller
-from tuner.study.strategy import Proposal, Strategy, plan_full
-from tuner.trial import Trial
+from tuner.study.strategy import Proposal, Strategy, plan_full, plan_round
+from tuner.trial import Stage, Trial
 from tuner.units import format_bytes, format_count, format_duration, format_ms, format_rate
 
 MOST_FAILURES: Final = 5
 """Failed runs in a row after which the search ends."""
 MOST_FINALISTS: Final = 3
+_OUT_OF_TIME: Final = "budget used"
 _BASELINE_SAMPLES: Final = 3
 _BASELINE_SHARE: Final = 0.25
 """Part of the budget within which the default is run more than once before the search."""
@@ -95,6 +96,9 @@ class _Study:
         self._request, self._record, self._bench, self._history = request, record, bench, bench.history
         self._best: Trial | None = None
         self._notes: list[str] = []
+        self._stage: Stage = "baseline"
+        self._put_off: Proposal | None = None
+        """What there was no time for when the search ended."""
         self._loads = frozenset(each.name for each in list_dimensions() if each.cost in {"model", "process"})
         """Settings of which a change loads the model anew."""
 
@@ -104,8 +108,10 @@ class _Study:
         self._see_best(baseline)
         pace, division = self._divide_budget(baseline)
         strategy = self._make_strategy()
-        stop_reason = self._search(strategy, pace, division)
+        stop_reason = self._search(strategy, pace, division.search_ends_s)
         self._bench.adopt_stored()
+        if stop_reason == _OUT_OF_TIME and not self._find_finalists(baseline):
+            stop_reason = self._search(strategy, pace, self._bench.ends_s - 2 * pace.expect(division.round_plan))
         self._check_feasible()
         finalists = self._find_finalists(baseline)
         title = "The finalists and the default in turn" if finalists else "The default once more; nothing looked better"
@@ -163,7 +169,7 @@ class _Study:
         return pace, division
 
     def _tell_division(self, division: Division) -> None:
-        full = plan_full(self._request)
+        full = plan_round(self._request)
         if self._request.goals[0] == "context":
             return
         if division.missing_s > 0:
@@ -171,27 +177,28 @@ class _Study:
             self._note(f"this budget is too short to prove a gain, which takes {needed} at least and better twice that")
         elif division.round_plan.decode_tokens < full.decode_tokens:
             wrote = f"{division.round_plan.decode_tokens} of {full.decode_tokens} tokens"
-            self._note(f"so that this budget suffices, the rounds that prove a gain write {wrote} each")
+            self._note(f"the budget is short, so the rounds that prove a gain write {wrote} each")
 
     def _make_strategy(self) -> Strategy:
         if self._request.strategy == "physics":
             return PhysicsStrategy(self._request, note=self._note)
         return SampledStrategy(self._request)
 
-    def _search(self, strategy: Strategy, pace: Pace, division: Division) -> str:
-        """Try what the strategy proposes; why it ended, in plain words."""
-        stage, ends_s = None, division.search_ends_s
+    def _search(self, strategy: Strategy, pace: Pace, ends_s: float) -> str:
+        """Try what the strategy proposes; why it ended, in plain words. Called again, it goes on."""
         while True:
             self._history.spent_share = self._bench.elapsed_s / max(1e-9, ends_s)
             if (reason := self._find_stop_reason()) is not None:
                 return reason
-            proposal = strategy.propose(self._history)
+            proposal = self._put_off or strategy.propose(self._history)
             if proposal is None:
                 return strategy.stop_reason
             if self._bench.elapsed_s + pace.expect(proposal.plan, loads=self._has_to_load(proposal)) > ends_s:
-                return "budget used"
-            if proposal.stage != stage:
-                stage = proposal.stage
+                self._put_off = proposal
+                return _OUT_OF_TIME
+            self._put_off = None
+            if proposal.stage != self._stage:
+                stage = self._stage = proposal.stage
                 title = "Short runs, one group of settings after another" if stage == "screen" else "Full-length runs"
                 self._bench.emit(StageStarted(stage=stage, title=title))
             extend = functools.partial(strategy.extend, self._history, proposal)
@@ -211,7 +218,7 @@ class _Study:
             return f"{MOST_FAILURES} runs in a row failed"
         if self._request.trials is not None and self._history.count_run() >= self._request.trials:
             return f"all {self._request.trials} trials used"
-        return "budget used" if self._history.spent_share >= 1.0 else None
+        return _OUT_OF_TIME if self._history.spent_share >= 1.0 else None
 
     def _see_best(self, attempt: Attempt) -> None:
         """Tell when a point beats all before; unconfirmed."""

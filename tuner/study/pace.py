@@ -12,7 +12,7 @@ import msgspec
 
 from tuner.measure.record import Outcome, Plan
 from tuner.study.request import CONFIRM_SHARE, StudyRequest
-from tuner.study.strategy import SHORT_DECODE, plan_full
+from tuner.study.strategy import SHORT_DECODE, plan_round
 
 PROOF_SHARE: Final = 0.6
 """Part of what is left after the default was run, that the proof may take from the search where the budget is short."""
@@ -81,7 +81,7 @@ def divide_budget(
     left_s = max(0.0, ends_s - elapsed_s)
     usual_ends_s = min(ends_s, request.budget_s * (1 - CONFIRM_SHARE))
     room_s = max(request.budget_s * CONFIRM_SHARE, left_s * PROOF_SHARE)
-    plan = plan_full(request, samples=1, fresh=True)
+    plan = plan_round(request)
     least = min(plan.decode_tokens, SHORT_DECODE)
     if tokens is not None:
         plan = msgspec.structs.replace(plan, decode_tokens=tokens)

@@ -22,6 +22,10 @@ STRATEGIES: Final[tuple[StrategyName, ...]] = get_args(StrategyName)
 DEFAULT_STORAGE: Final = "sqlite:///results/studies.db"
 CONFIRM_SHARE: Final = 0.35
 """Part of the budget that the search leaves to the confirmation."""
+SHORT_BUDGET_S: Final = 120.0
+"""Below this even the default writes only a short answer at first, since nobody knows yet how long a whole one takes."""
+SHORT_ANSWER: Final = 32
+"""Tokens of a short answer."""
 
 
 class KeyFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +76,12 @@ class StudyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Screened points in a row without a better one, after which only what promises much is run."""
     predict: Callable[[RunConfig], Prediction | None] | None = None
     """What a point should do before it is run; None without a calibration. No part of what makes a study the same."""
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens that a run of full length writes in the search; rounds of the confirmation are told by what fits."""
+        whole = self.workload.output_tokens
+        return whole if self.budget_s >= SHORT_BUDGET_S else min(whole, SHORT_ANSWER)
 
     @property
     def title(self) -> str:

@@ -11,13 +11,13 @@ from tuner.objective import needed_phases
 from tuner.runconfig import RunConfig
 from tuner.study.attempt import Purpose
 from tuner.study.history import History
-from tuner.study.request import StudyRequest
+from tuner.study.request import SHORT_ANSWER, StudyRequest
 from tuner.trial import Stage
 
 if TYPE_CHECKING:
     from tuner.space.base import Phase
 
-SHORT_DECODE: Final = 32
+SHORT_DECODE: Final = SHORT_ANSWER
 """Tokens written by a run that only screens."""
 _THOROUGH_SAMPLES: Final = 3
 
@@ -84,8 +84,15 @@ def plan_short(request: StudyRequest, *, samples: int = 1) -> Plan:
 def plan_full(request: StudyRequest, *, samples: int = _THOROUGH_SAMPLES, fresh: bool = False) -> Plan:
     """Turns of full length. A phase that no goal needs is kept short, so that its figure exists all the same."""
     _, decode = needed_phases(request.goals, request.limits)
-    n_out = request.workload.output_tokens
+    n_out = request.answer_tokens
     return Plan(samples=samples, prefill=True, decode_tokens=n_out if decode else min(n_out, SHORT_DECODE), fresh=fresh)
+
+
+def plan_round(request: StudyRequest) -> Plan:
+    """One run of a round as it is wanted: a turn of full length, whatever the budget, on a fresh context."""
+    _, decode = needed_phases(request.goals, request.limits)
+    n_out = request.workload.output_tokens
+    return Plan(samples=1, prefill=True, decode_tokens=n_out if decode else min(n_out, SHORT_DECODE), fresh=True)
 
 
 def is_full_length_short(request: StudyRequest) -> bool:
