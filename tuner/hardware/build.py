@@ -44,6 +44,7 @@ class Told(msgspec.Struct, kw_only=True):
     package_version: str | None = None
     llama_cpp_version: str | None = None
     commit: str | None = None
+    library: str | None = None
     system_info: str | None = None
     gpu_offload: bool | None = None
     rpc: bool | None = None
@@ -105,6 +106,7 @@ def form_facts(told: Told, cpu_simd: tuple[str, ...]) -> BuildFacts:
         package_version=told.package_version,
         llama_cpp_version=told.llama_cpp_version,
         llama_cpp_commit=told.commit,
+        library_digest=told.library,
         system_info=told.system_info,
         simd=compiled,
         missing_simd=find_missing(cpu_simd, compiled),

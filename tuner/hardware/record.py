@@ -230,6 +230,8 @@ class BuildFacts(msgspec.Struct, frozen=True, kw_only=True):
     """llama.cpp's own version text."""
     llama_cpp_commit: str | None = None
     """Commit of ggml inside, where it was compiled in."""
+    library_digest: str | None = None
+    """Short name of the libraries' content; another build of the same version has another one. None: unknown."""
     system_info: str | None = None
     """llama.cpp's one line about its compiled features."""
     simd: tuple[str, ...] = ()
