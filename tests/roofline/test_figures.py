@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.builders.ceilings import BYTE_S, OP_S, figure, make_ceilings
 from tuner.errors import BadInputError
-from tuner.roofline.ceilings import FixedCeiling
+from tuner.roofline.ceilings import FixedCeiling, ReadingCeiling
 from tuner.roofline.figures import Figures, interpolate, look_up
 from tuner.runconfig import RunConfig
 
@@ -125,3 +125,26 @@ def test_a_busy_machine_s_mark_is_handed_on() -> None:
 
     family = {1: ((1, Figure(value=1.0, marked="The machine was busy.")),)}
     assert look_up(family, 1, 1, beyond="line").marked == "The machine was busy."
+
+
+def test_reading_depends_on_the_size_where_that_was_calibrated() -> None:
+    """Half the time up to 50 MB, the usual one at 140 MB; between them a power law; where computing binds, no difference."""
+    import msgspec
+
+    rows = [(1, 50, 0.5), (1, 140, 1.0), (16, 140, 1.0)]
+    readings = tuple(
+        ReadingCeiling(device="CPU", threads=2, tokens=n, n_bytes=size, factor=figure(value)) for n, size, value in rows
+    )
+    figures = Figures(msgspec.structs.replace(make_ceilings(), readings=readings))
+    for tokens, size, value in [
+        (1, 10, 0.5),
+        (1, 50, 0.5),
+        (1, 84, 0.71),
+        (1, 140, 1.0),
+        (1, 999, 1.0),
+        (16, 10, 1.0),
+        (64, 10, 1.0),
+    ]:
+        assert figures.reading("CPU", 2, tokens, size).value == pytest.approx(value, abs=0.01)
+    assert 0.5 < figures.reading("CPU", 2, 4, 10).value < 1.0
+    assert figures.reading("CUDA0", 0, 1, 10).value == 1.0

@@ -45,11 +45,11 @@ def test_a_step_costs_weights_history_layers_and_the_step_itself() -> None:
 def test_a_prompt_costs_its_micro_batch_and_reads_the_output_matrix_for_its_last_token() -> None:
     """512 tokens at once: each byte of the two layers costs 1e-10 + 511 × 2e-11 s, one of the output matrix 1e-10 s.
 
-    The processor's flash attention only looks at what each token may see: 1 + 2 + … + 512 positions.
+    The processor's flash attention looks at what each token may see, in tiles of 64: 64 × (64 + 128 + … + 512) positions.
     """
     found = predict(models.model(), ONE, TURN, make_ceilings())
     weights = 2 * MIB * (BYTE_S + 511 * TOKEN_BYTE_S) + MIB * BYTE_S
-    seconds = weights + 512 * 513 / 2 * 2 * LAYER_OPS * OP_S + 2 * LAYER_S + STEP_S
+    seconds = weights + 64 * 64 * (8 * 9 / 2) * 2 * LAYER_OPS * OP_S + 2 * LAYER_S + STEP_S
     assert found.ttft.value == pytest.approx(seconds * 1e3)
 
 
@@ -67,6 +67,15 @@ def test_tpot_is_the_mean_over_the_growing_history() -> None:
     found = predict(models.model(), ONE, msgspec.structs.replace(TURN, output_tokens=513), make_ceilings())
     bare = 3 * MIB * BYTE_S + 2 * LAYER_S + STEP_S
     assert found.tpot.value == pytest.approx((bare + 896 * 2 * LAYER_OPS * OP_S) * 1e3)
+
+
+def test_several_slots_look_at_what_they_hold_and_not_at_padded_cells() -> None:
+    """Histories of 64 to 79: on average 72 positions and itself for each of 2 slots, of 256 cells."""
+    workload = Workload(name="short", prompt_tokens=64, output_tokens=17)
+    ceilings = make_ceilings()
+    found, slots = predict(models.model(), ONE.replace(parallel=2), workload, ceilings), 2
+    bare = 3 * MIB * (BYTE_S + (slots - 1) * TOKEN_BYTE_S) + 2 * LAYER_S + STEP_S
+    assert found.tpot.value == pytest.approx((bare + slots * 73 * 2 * LAYER_OPS * OP_S) * 1e3)
 
 
 def test_one_slot_decodes_with_threads_and_several_with_threads_batch() -> None:
@@ -112,7 +121,7 @@ def test_half_the_layers_on_each_side_cost_both_sides_and_the_link() -> None:
     attention = 768 * LAYER_OPS * OP_S
     cpu = MIB * BYTE_S + attention + LAYER_S + STEP_S
     gpu = 2 * MIB * BYTE_S / 10 + attention / 10 + LAYER_S + STEP_S
-    link = 2 * 1e-5 + (256 * 4 + 1000 * 4 + 256 * 4) / 1e9
+    link = 2 * 1e-5 + (256 * 4 + 1000 * 4) / 1e9
     assert found.decode.seconds == pytest.approx(cpu + gpu + link)
 
 

@@ -16,6 +16,7 @@ from tuner.roofline.work import (
     Segment,
     count_history,
     count_states,
+    count_waste,
     count_weights,
     cut_prompts,
     experts_touched,
@@ -39,6 +40,26 @@ def test_every_token_meets_each_dense_matrix_once_and_only_outputs_meet_the_outp
     assert (output.n_bytes, output.tokens) == (MIB, 1)
 
 
+def test_only_wanted_tokens_go_on_behind_the_last_layer_s_attention() -> None:
+    """Of two layers of 1 MiB, half of each behind the attention: 1.5 MiB meet all 8 tokens, the last half and the output one."""
+    half = models.layer(feed_forward=(("Q8_0", MIB // 2),))
+    works = count_weights(layout(models.model(half, half)), tokens=8, outputs=1)
+    assert [(work.n_bytes, work.tokens) for work in works] == [(1.5 * MIB, 8), (MIB / 2, 1), (MIB, 1)]
+    assert [work.n_bytes for work in count_weights(layout(models.model(half, half)), tokens=8, outputs=0)] == [1.5 * MIB]
+
+
+def test_while_decoding_every_token_goes_through_the_whole_last_layer() -> None:
+    half = models.layer(feed_forward=(("Q8_0", MIB // 2),))
+    works = count_weights(layout(models.model(half, half)), tokens=4, outputs=4)
+    assert sum(work.n_bytes * work.tokens for work in works) == 3 * MIB * 4
+
+
+def test_a_last_layer_of_experts_touches_those_of_the_wanted_token() -> None:
+    """The only layer is the last: its experts meet one token, which passes 2 of 8."""
+    works = count_weights(layout(models.mixture()), tokens=8, outputs=1)
+    assert [(work.format, work.n_bytes, work.tokens) for work in works if work.format == "Q4_0"] == [("Q4_0", 2 * MIB, 1)]
+
+
 def test_a_batch_without_logits_does_not_touch_the_output_matrix() -> None:
     assert [work.n_bytes for work in count_weights(layout(models.model()), tokens=8, outputs=0)] == [2 * MIB]
 
@@ -53,7 +74,7 @@ def test_a_tied_embedding_is_the_output_matrix_in_its_own_format() -> None:
 def test_the_experts_touched_grow_with_the_batch(tokens: int, touched: float) -> None:
     """E × (1 − (1 − k/E)^n): 2 of 8 for one token, nearly all for many; each meets its share of the tokens."""
     assert experts_touched(8, 2, tokens) == pytest.approx(touched)
-    experts = next(work for work in count_weights(layout(models.mixture()), tokens, 1) if work.format == "Q4_0")
+    experts = next(work for work in count_weights(layout(models.mixture()), tokens, tokens) if work.format == "Q4_0")
     assert experts.n_bytes == pytest.approx(touched * MIB)
     assert experts.tokens * touched == pytest.approx(2 * tokens)
 
@@ -91,6 +112,46 @@ def test_flash_attention_on_the_processor_is_causal_within_a_batch() -> None:
     assert found.operations == 410 * 2 * 2 * 8 * 128
 
 
+def test_large_batches_of_flash_attention_are_computed_in_whole_tiles() -> None:
+    """256 tokens in four rows of tiles: 64 × (64 + 128 + 192 + 256); a quantised cache has no tiles: 1 + 2 + … + 256."""
+    batch = Batch(segments=(Segment(tokens=256, end=256),), outputs=1)
+    for cache, looks in (("f16", 64 * 640), ("q8_0", 256 * 257 / 2)):
+        config = PLAIN.replace(cache_type_k=cache, cache_type_v=cache)
+        (found,) = count_history(layout(models.model(), config), batch)
+        assert found.operations == looks * 2 * 2 * 8 * 128
+        assert found.heads == (8 if cache == "f16" else 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "heads", "threads", "waste"),
+    [
+        (32, 9, 2, 1.0),
+        (256, 9, 1, 1.0),
+        (256, 8, 2, 1.0),
+        (64, 2, 2, 4.0),
+        (256, 9, 2, 40 / 36),
+        (65, 1, 1, 128 / 65),
+    ],
+    ids=[
+        "no tiles",
+        "one part",
+        "parts of whole tiles",
+        "parts of a quarter tile",
+        "four cuts within tiles",
+        "a tile for one row",
+    ],
+)
+def test_tiles_that_are_cut_are_computed_twice(tokens: int, heads: int, threads: int, waste: float) -> None:
+    """Eight parts for two threads: 9 × 256 rows in parts of 288, four of whose seven ends are within a tile."""
+    assert count_waste(tokens, heads, threads) == pytest.approx(waste)
+
+
+def test_each_slot_looks_back_by_itself() -> None:
+    """32 slots are one token for each cache: nothing that flash attention could tile."""
+    (found,) = count_history(layout(models.model()), step_batch(1023, 32))
+    assert (found.tokens, found.heads) == (1, 0)
+
+
 def test_kv_heads_may_differ_layer_by_layer() -> None:
     """1 and 4 KV heads of 64, f16: 256 and 1024 bytes a position."""
     spec = models.model(models.layer(n_head_kv=1), models.layer(n_head_kv=4))
@@ -110,6 +171,16 @@ def test_a_sliding_window_caps_the_positions() -> None:
     full, window = count_history(layout(models.windowed()), step_batch(4095, 1))
     assert full.operations == 4096 * 2 * 8 * 128
     assert window.operations == 1024 * 2 * 8 * 128
+
+
+def test_a_batch_skips_what_lies_behind_the_window() -> None:
+    """Of 1024 cells each token may see 512, and tiles reach up to 64 further; without flash attention all cells are computed."""
+    batch = Batch(segments=(Segment(tokens=256, end=4096),), outputs=1)
+    for config, positions in ((PLAIN, 576), (PLAIN.replace(cache_type_k="q8_0", cache_type_v="q8_0"), 512)):
+        _, window = count_history(layout(models.windowed(), config), batch)
+        assert window.operations == 256 * positions * 2 * 8 * 128
+    _, window = count_history(layout(models.windowed(), PLAIN.replace(flash_attn="off")), batch)
+    assert window.operations == 256 * 1024 * 2 * 8 * 128
 
 
 def test_swa_full_lifts_the_cap_of_the_window() -> None:
@@ -157,7 +228,7 @@ def test_big_batches_of_weights_in_main_memory_are_fetched_by_the_device() -> No
 def test_experts_and_cache_may_stay_in_main_memory() -> None:
     config = PLAIN.replace(n_cpu_moe=1, no_kv_offload=True)
     plan = layout(models.mixture(), config, GPU)
-    assert {device for device, _ in plan.experts} == {"CPU"}
+    assert {device for device, _ in (*plan.experts, *plan.late_experts)} == {"CPU"}
     assert plan.histories[0].device == "CPU"
     assert (plan.expert_trips, plan.cache_trips) == ({"CUDA0": 2}, {"CUDA0": 2})
 

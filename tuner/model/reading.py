@@ -21,6 +21,7 @@ from tuner.model.spec import LayerSpec, ModelSpec
 
 _BLOCK: Final = re.compile(r"blk\.(\d{1,6})\.")
 _EXPERT: Final = re.compile(r"blk\.\d+\.ffn_(up|down|gate|gate_up)_(ch|)exps")
+_FEED_FORWARD: Final = re.compile(r"blk\.\d+\.ffn_")
 _NO_BLOCKS: Final = Blocks(
     layers=(),
     n_swa=None,
@@ -133,6 +134,7 @@ def _add_matrices(layers: tuple[LayerSpec, ...], tensors: tuple[TensorInfo, ...]
         msgspec.structs.replace(
             layer,
             matrices=count_bytes(found.get((i % n_layer, False), ())),
+            feed_forward=count_bytes([each for each in found.get((i % n_layer, False), ()) if _FEED_FORWARD.match(each.name)]),
             expert_matrices=count_bytes(found.get((i % n_layer, True), ())),
         )
         for i, layer in enumerate(layers)

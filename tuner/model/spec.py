@@ -43,6 +43,8 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of its routed experts' tensors, exact; 0 in a dense block."""
     matrices: tuple[tuple[str, int], ...] = ()
     """(format, bytes) of the matrices that every token meets, exact, also where a block runs again; () where nobody told."""
+    feed_forward: tuple[tuple[str, int], ...] = ()
+    """(format, bytes) of those among `matrices` that come after the cache was read; part of them, exact."""
     expert_matrices: tuple[tuple[str, int], ...] = ()
     """(format, bytes) of its routed experts' matrices, exact."""
 

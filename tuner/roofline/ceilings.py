@@ -12,6 +12,7 @@ or from a data sheet (assumed, by fitted efficiencies); nothing here measures.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -44,6 +45,21 @@ class FormatCeiling(msgspec.Struct, frozen=True, kw_only=True):
     seconds_per_byte: Figure
     """Seconds per byte of weights for all n tokens together. At n = 1 its inverse is bytes per second of decode; at a large n,
     2 × n × elements per byte over it is operations per second of prefill."""
+
+
+class ReadingCeiling(msgspec.Struct, frozen=True, kw_only=True):
+    """How reading depends on how much there is to read: of a small model, a part stays in a cache from step to step."""
+
+    device: str
+    """Name in llama.cpp's device list."""
+    threads: int
+    """Threads at work; 0 where they mean nothing."""
+    tokens: int
+    """n: tokens computed at once; where computing binds, the factor is 1."""
+    n_bytes: int
+    """Weights of the whole model there, bytes."""
+    factor: Figure
+    """Times seconds_per_byte of every format."""
 
 
 class AttentionCeiling(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +129,7 @@ class DeviceCeiling(msgspec.Struct, frozen=True, kw_only=True):
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
     """All figures of one machine with one build of llama.cpp."""
 
-    schema: Literal["rooftune-ceilings/1"] = "rooftune-ceilings/1"
+    schema: Literal["rooftune-ceilings/2"] = "rooftune-ceilings/2"
     """Version of these keys."""
     source: Source
     """How the figures were come by; a prediction repeats it."""
@@ -122,7 +138,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     """The machine in one line."""
     llama_cpp: str = ""
-    """llama.cpp's version text; "" for a data sheet."""
+    """llama.cpp's version, commit and digest of its libraries; "" for a data sheet."""
     engine: str = ""
     """Engine and version that measured; "" for a data sheet."""
     made: str = ""
@@ -135,9 +151,39 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
     """By device, cache types, flash attention, threads and tokens."""
     fixed: tuple[FixedCeiling, ...]
     """By device, threads and tokens."""
+    readings: tuple[ReadingCeiling, ...] = ()
+    """By device, threads, tokens and bytes; () where the size of a model is taken to mean nothing."""
     links: tuple[LinkCeiling, ...] = ()
     """One per device that is not the CPU."""
     doubts: tuple[str, ...] = ()
     """What makes the whole of it doubtful (a busy machine), one sentence each."""
     elapsed_s: float = 0.0
     """What making it cost, s; 0 for a data sheet."""
+
+
+def join_ceilings(host: Ceilings, remote: Sequence[Ceilings]) -> Ceilings:
+    """The machine with the devices of RPC servers, numbered and placed as llama.cpp does: remote ones before its own."""
+    counts = [len(each.devices) for each in remote]
+    servers = [_number_devices(each, sum(counts[:number])) for number, each in enumerate(remote)]
+    everything = (host, *servers)
+    return msgspec.structs.replace(
+        host,
+        devices=(*host.devices[:1], *(device for server in servers for device in server.devices), *host.devices[1:]),
+        formats=tuple(figure for each in everything for figure in each.formats),
+        attention=tuple(figure for each in everything for figure in each.attention),
+        fixed=tuple(figure for each in everything for figure in each.fixed),
+        links=tuple(figure for each in everything for figure in each.links),
+        doubts=tuple(dict.fromkeys(doubt for each in everything for doubt in each.doubts)),
+    )
+
+
+def _number_devices(remote: Ceilings, first: int) -> Ceilings:
+    names = {each.device: f"RPC{first + number}" for number, each in enumerate(remote.devices)}
+    return msgspec.structs.replace(
+        remote,
+        devices=tuple(msgspec.structs.replace(each, device=names[each.device]) for each in remote.devices),
+        formats=tuple(msgspec.structs.replace(each, device=names[each.device]) for each in remote.formats),
+        attention=tuple(msgspec.structs.replace(each, device=names[each.device]) for each in remote.attention),
+        fixed=tuple(msgspec.structs.replace(each, device=names[each.device]) for each in remote.fixed),
+        links=tuple(msgspec.structs.replace(each, device=names[each.device]) for each in remote.links),
+    )

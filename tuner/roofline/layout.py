@@ -25,6 +25,7 @@ from tuner.runconfig import RunConfig
 
 _OWN_CACHE: Final = frozenset({"attention", "sliding"})
 _LOOKING: Final = _OWN_CACHE | {"shared"}
+_TILED: Final = frozenset({"f16", "f32"})
 _SILENT_HINT: Final = "Measure it instead: `rooftune measure`."
 
 FormatBytes = dict[tuple[str, str], float]
@@ -38,12 +39,18 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """Where their KV cache lies."""
     window_cells: int | None
     """Positions they look back at, at most; None: all."""
+    visible: int | None
+    """Of these positions, those that the window lets one token see; None: all."""
     operations: float
     """Multiplications and additions of one token for one position, over these layers."""
     n_bytes: float
     """Bytes of K and V of one position, over these layers."""
     head_size: int = 0
     """Length of their keys, elements; 0: unknown."""
+    heads: int = 0
+    """Query heads of one layer, the most of these; 0: unknown."""
+    tiles: bool = False
+    """Large batches are worked through in square tiles (the processor's flash attention over an unquantised cache)."""
     skips: bool = False
     """Positions that a token may not see cost nothing (the processor's flash attention leaves them out)."""
 
@@ -55,6 +62,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Matrices that every token meets, the output matrix left out, bytes."""
     experts: FormatBytes
     """Matrices of all routed experts, bytes."""
+    late: FormatBytes
+    """The last layer's matrices behind its attention: only tokens whose logits are wanted go on from there, bytes."""
+    late_experts: FormatBytes
+    """The last layer's routed experts, which the same tokens meet, bytes."""
     output: tuple[str, str, float] | None
     """Device, format and bytes of the output matrix; None: the file has none."""
     n_expert: int
@@ -89,9 +100,12 @@ def lay_out(model: ModelSpec, config: RunConfig, ceilings: Ceilings) -> Layout:
         raise BadInputError(f"{model.name} does not say how many layers it has, so nothing can be predicted.", _SILENT_HINT)
     placement = place_layers(model, config, imagine_machine(ceilings))
     dense, experts = _sum_matrices(model, config, placement)
+    late, late_experts = _take_last(model, config, placement, dense, experts)
     return Layout(
         dense=dense,
         experts=experts,
+        late=late,
+        late_experts=late_experts,
         output=_find_output(model, placement),
         n_expert=model.n_expert,
         n_expert_used=model.n_expert_used or 1,
@@ -136,6 +150,22 @@ def _sum_matrices(model: ModelSpec, config: RunConfig, placement: Placement) -> 
     return dict(dense), dict(experts)
 
 
+def _take_last(
+    model: ModelSpec, config: RunConfig, placement: Placement, dense: FormatBytes, experts: FormatBytes
+) -> tuple[FormatBytes, FormatBytes]:
+    """Move out of the sums what llama.cpp computes for wanted logits only (inp_out_ids in llama-graph.cpp)."""
+    number, last = len(model.layers) - 1, model.layers[-1]
+    device = HOST if number < config.n_cpu_moe else placement.blocks[number]
+    late: FormatBytes = {(placement.blocks[number], form): float(size) for form, size in last.feed_forward}
+    late_experts: FormatBytes = {(device, form): float(size) for form, size in last.expert_matrices}
+    for sums, taken in ((dense, late), (experts, late_experts)):
+        for key, size in taken.items():
+            sums[key] -= size
+            if sums[key] <= 0:
+                del sums[key]
+    return late, late_experts
+
+
 def _assume_matrices(model: ModelSpec, layer: LayerSpec) -> list[tuple[str, float]]:
     """Where nobody told formats block by block, each block has its part of the file's."""
     if layer.expert_matrices:
@@ -164,6 +194,7 @@ def _find_output(model: ModelSpec, placement: Placement) -> tuple[str, str, floa
 def _list_histories(model: ModelSpec, config: RunConfig, placement: Placement) -> tuple[History, ...]:
     window = _find_window(model, config)
     flash = attends_flash(model, config)
+    tiles = config.cache_type_k == config.cache_type_v and config.cache_type_k in _TILED
     sums: dict[tuple[str, int | None, int], list[float]] = {}
     for i, layer in enumerate(model.layers):
         if layer.kind not in _LOOKING:
@@ -173,19 +204,23 @@ def _list_histories(model: ModelSpec, config: RunConfig, placement: Placement) -
             continue
         device = HOST if config.no_kv_offload else placement.blocks[i]
         cells = window if source.kind == "sliding" else None
-        group = sums.setdefault((device, cells, source.key_length or 0), [0.0, 0.0])
+        group = sums.setdefault((device, cells, source.key_length or 0), [0.0, 0.0, 0.0])
         group[0] += _operations_of(model, layer, source)
         group[1] += _bytes_of(model, source, config)
+        group[2] = max(group[2], layer.n_head or 0)
     return tuple(
         History(
             device=device,
             window_cells=cells,
+            visible=model.n_swa if cells is not None else None,
             operations=operations,
             n_bytes=n_bytes,
             head_size=head_size,
+            heads=int(heads),
+            tiles=flash and tiles and device == HOST,
             skips=flash and device == HOST,
         )
-        for (device, cells, head_size), (operations, n_bytes) in sums.items()
+        for (device, cells, head_size), (operations, n_bytes, heads) in sums.items()
     )
 
 

@@ -6,6 +6,7 @@ multiplying, its bytes against the device's fastest reading, and the roof that w
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Literal
@@ -19,7 +20,16 @@ from tuner.roofline.ceilings import Ceilings, Figure
 from tuner.roofline.figures import Figures, widen
 from tuner.roofline.layout import Layout, lay_out
 from tuner.roofline.record import Resource
-from tuner.roofline.work import Batch, HistoryWork, WeightWork, count_history, count_states, count_weights
+from tuner.roofline.work import (
+    Batch,
+    HistoryWork,
+    WeightWork,
+    count_history,
+    count_states,
+    count_waste,
+    count_weights,
+    sum_weights,
+)
 from tuner.runconfig import RunConfig
 
 Cause = Literal["weights", "history", "state", "layers", "step", "link"]
@@ -62,6 +72,7 @@ class BatchTimer:
         self._config = config
         self._flash = attends_flash(model, config)
         self._steady: dict[tuple[int, int], tuple[Part, ...]] = {}
+        self._weights = sum_weights(self.layout)
 
     def time(self, batch: Batch) -> tuple[Part, ...]:
         """The parts of one batch."""
@@ -69,7 +80,7 @@ class BatchTimer:
         key = (tokens, batch.outputs)
         if key not in self._steady:
             self._steady[key] = tuple(self._time_steady(*key))
-        moving = [self._time_history(work, tokens) for work in count_history(self.layout, batch)]
+        moving = [self._time_history(work, tokens, len(batch.segments)) for work in count_history(self.layout, batch)]
         moving += [self._time_state(work, tokens) for work in count_states(self.layout, batch)]
         return (*self._steady[key], *moving)
 
@@ -86,28 +97,34 @@ class BatchTimer:
         yield from self._time_links(tokens, outputs)
 
     def _time_weights(self, work: WeightWork, tokens: int) -> Part:
-        figure = self.figures.weight(work.device, work.format, self._threads(tokens), work.tokens)
+        threads = self._threads(tokens)
+        figure = self.figures.weight(work.device, work.format, threads, work.tokens)
+        cached = self.figures.reading(work.device, threads, work.tokens, self._weights.get(work.device, 0.0))
         return Part(
             cause="weights",
             figure=work.format,
             device=work.device,
             resource=self._bind(work.device, work.operations, work.n_bytes),
-            seconds=work.n_bytes * figure.value,
-            spread=figure.spread,
+            seconds=work.n_bytes * figure.value * cached.value,
+            spread=math.hypot(figure.spread, cached.spread),
             operations=work.operations,
             n_bytes=work.n_bytes,
             marked=figure.marked,
         )
 
-    def _time_history(self, work: HistoryWork, tokens: int) -> Part:
-        return self._spend(work, self._attend(work.device, tokens, work.head_size), "history")
+    def _time_history(self, work: HistoryWork, tokens: int, sequences: int) -> Part:
+        """Each sequence looks back at its own cache, so a batch of many slots is no large batch here."""
+        threads = self._threads(tokens)
+        figure = self._attend(work.device, threads, work.tokens, work.head_size)
+        waste = count_waste(round(work.tokens), work.heads * sequences, threads) if work.heads else 1.0
+        return self._spend(work, msgspec.structs.replace(figure, value=figure.value * waste), "history")
 
     def _time_state(self, work: HistoryWork, tokens: int) -> Part:
         note = "The recurrent layers' own work is not calibrated: each operation is taken to cost what one of attention does."
-        return self._spend(work, widen(self._attend(work.device, tokens), _STATE_SPREAD, note), "state")
+        figure = self._attend(work.device, self._threads(tokens), tokens)
+        return self._spend(work, widen(figure, _STATE_SPREAD, note), "state")
 
-    def _attend(self, device: str, tokens: int, head_size: int = 0) -> Figure:
-        threads = self._threads(tokens)
+    def _attend(self, device: str, threads: int, tokens: float, head_size: int = 0) -> Figure:
         return self.figures.attention(
             device, self._config, flash_attn=self._flash, threads=threads, tokens=tokens, head_size=head_size
         )
@@ -142,7 +159,10 @@ class BatchTimer:
             yield _overhead("step", device, figure.value, figure)
 
     def _time_links(self, tokens: int, outputs: int) -> Iterable[Part]:
-        """Hidden states there, logits back; weights that a device fetches instead of leaving them to the CPU."""
+        """Hidden states there, logits back; weights that a device fetches instead of leaving them to the CPU.
+
+        The way back from the output's device carries logits alone.
+        """
         layout = self.layout
         fetched: Counter[str] = Counter()
         for work in count_weights(layout, tokens, outputs):
@@ -150,8 +170,9 @@ class BatchTimer:
         helped = fetched.total() > 0
         for device, jumps in layout.jumps.items():
             trips = layout.cache_trips.get(device, 0) + (0 if helped else layout.expert_trips.get(device, 0))
-            logits = outputs * layout.n_vocab * _F32 if device == layout.output_device else 0
-            hidden = (jumps + trips) * tokens * layout.width * _F32
+            last = device == layout.output_device
+            logits = outputs * layout.n_vocab * _F32 if last else 0
+            hidden = (jumps - last + trips) * tokens * layout.width * _F32
             yield self._cross(device, jumps + trips, hidden + logits + fetched[device])
 
     def _cross(self, device: str, jumps: int, n_bytes: float) -> Part:

@@ -13,7 +13,7 @@ import msgspec
 
 from tuner.memory.record import HOST
 from tuner.model.ggml import TENSOR_TYPES
-from tuner.roofline.layout import History, Layout
+from tuner.roofline.layout import FormatBytes, History, Layout
 from tuner.runconfig import pad256
 
 OP_OFFLOAD_TOKENS: Final = 32
@@ -21,6 +21,13 @@ OP_OFFLOAD_TOKENS: Final = 32
 
 STATE_OPERATIONS: Final = 5
 """For each state element and token: decay, outer product, their sum, read-out, its sum (ggml-cpu/ops.cpp, ssm_scan)."""
+
+TILE: Final = 64
+"""Tokens and positions that a tile of the processor's flash attention has, and tokens from which on it works in tiles
+(GGML_FA_TILE_Q and _KV in ggml-cpu)."""
+
+CHUNKS: Final = 4
+"""Parts that ggml cuts the rows of flash attention into, for each thread."""
 
 _BITS: Final = {kind.name: 8 * kind.size / kind.block for kind in TENSOR_TYPES.values()}
 
@@ -78,6 +85,10 @@ class HistoryWork(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of K, V or state read (a state is written as well)."""
     head_size: int = 0
     """Length of the keys, elements; 0 where there are none."""
+    tokens: float = 1.0
+    """Tokens of one sequence computed at once: each sequence looks back by itself."""
+    heads: int = 0
+    """Query heads that are worked through in tiles; 0 where none are."""
 
 
 def bits_of(form: str) -> float:
@@ -99,17 +110,38 @@ def count_weights(layout: Layout, tokens: int, outputs: int) -> tuple[WeightWork
     return tuple(_list_weights(layout, tokens, outputs))
 
 
+def sum_weights(layout: Layout) -> dict[str, float]:
+    """Device → bytes of all matrices there, touched or not."""
+    sums: dict[str, float] = {}
+    for group in (layout.dense, layout.experts, layout.late, layout.late_experts):
+        for (device, _), size in group.items():
+            sums[device] = sums.get(device, 0.0) + size
+    if layout.output is not None:
+        device, _, size = layout.output
+        sums[device] = sums.get(device, 0.0) + size
+    return sums
+
+
 def _list_weights(layout: Layout, tokens: int, outputs: int) -> Iterator[WeightWork]:
     for (device, form), size in layout.dense.items():
         yield _place(layout, device, form, n_bytes=size, tokens=tokens, batch=tokens)
-    if layout.experts:
-        touched = experts_touched(layout.n_expert, layout.n_expert_used, tokens)
-        each = tokens * min(layout.n_expert_used, layout.n_expert) / touched
-        for (device, form), size in layout.experts.items():
-            yield _place(layout, device, form, n_bytes=size * touched / layout.n_expert, tokens=each, batch=tokens)
+    yield from _list_experts(layout, layout.experts, tokens)
+    if outputs:
+        for (device, form), size in layout.late.items():
+            yield _place(layout, device, form, n_bytes=size, tokens=outputs, batch=outputs)
+        yield from _list_experts(layout, layout.late_experts, outputs)
     if layout.output is not None and outputs:
         device, form, size = layout.output
         yield _place(layout, device, form, n_bytes=size, tokens=outputs, batch=outputs)
+
+
+def _list_experts(layout: Layout, experts: FormatBytes, tokens: int) -> Iterator[WeightWork]:
+    if not experts:
+        return
+    touched = experts_touched(layout.n_expert, layout.n_expert_used, tokens)
+    each = tokens * min(layout.n_expert_used, layout.n_expert) / touched
+    for (device, form), size in experts.items():
+        yield _place(layout, device, form, n_bytes=size * touched / layout.n_expert, tokens=each, batch=tokens)
 
 
 def _place(layout: Layout, device: str, form: str, *, n_bytes: float, tokens: float, batch: int) -> WeightWork:
@@ -129,11 +161,14 @@ def count_history(layout: Layout, batch: Batch) -> tuple[HistoryWork, ...]:
 def _attend(history: History, batch: Batch) -> HistoryWork:
     positions = [_positions(history, segment.end) for segment in batch.segments]
     looks = sum(_count_looks(history, segment, alone=batch.tokens == 1) for segment in batch.segments)
+    tokens = batch.tokens / len(batch.segments)
     return HistoryWork(
         device=history.device,
         operations=looks * history.operations,
         n_bytes=sum(positions) * history.n_bytes,
         head_size=history.head_size,
+        tokens=tokens,
+        heads=history.heads if history.tiles and tokens >= TILE else 0,
     )
 
 
@@ -141,16 +176,44 @@ def _count_looks(history: History, segment: Segment, *, alone: bool) -> float:
     """Pairs of a token and a position."""
     if not history.skips:
         return segment.tokens * _positions(history, segment.end)
-    return count_seen(segment.tokens, segment.end, alone=alone, window=history.window_cells)
+    window = history.window_cells if alone else _widen_window(history)
+    return count_seen(segment.tokens, segment.end, alone=alone, window=window, tiles=history.tiles)
 
 
-def count_seen(tokens: int, end: int, *, alone: bool, window: int | None = None) -> float:
+def _widen_window(history: History) -> int | None:
+    """What is hidden behind the window is skipped, but for the tile that it begins in."""
+    if history.visible is None or history.window_cells is None:
+        return history.window_cells
+    return min(history.window_cells, history.visible + (TILE if history.tiles else 0))
+
+
+def count_seen(tokens: int, end: int, *, alone: bool, window: int | None = None, tiles: bool = False) -> float:
     """Pairs of a token and a position it may see, where the last of `tokens` is at position `end`.
 
-    From 512 cells on, a token alone has the padded cells shared out to the threads, the slowest of which has a full share.
+    From 512 cells on, a token alone has the padded cells shared out to the threads, the slowest of which has a full share. In
+    `tiles`, a tile that any token may look into is computed wholly.
     """
     seen = float(pad256(end)) if alone and end > 256 else end - (tokens - 1) / 2
+    if tiles and tokens >= TILE:
+        seen = min(float(pad256(end)), end - (tokens - TILE) / 2)
     return tokens * (seen if window is None else min(seen, window))
+
+
+def count_waste(tokens: int, heads: int, threads: int) -> float:
+    """How many times the rows that are wanted flash attention computes when it works in tiles.
+
+    ggml cuts the rows of all heads into equal parts, four for each thread; a part that ends within a tile leaves a tile on
+    each side, and every tile is computed at full size (ggml-cpu/ops.cpp, ggml_compute_forward_flash_attn_ext_f16).
+    """
+    rows = tokens * heads
+    if tokens < TILE or not rows:
+        return 1.0
+    size = rows if threads <= 1 else -(-rows // (CHUNKS * threads))
+    tiles = heads * -(-tokens // TILE)
+    for cut in range(size, rows, size):
+        within = cut % tokens
+        tiles += -(-within // TILE) + -(-(tokens - within) // TILE) - -(-tokens // TILE) if within else 0
+    return tiles * TILE / rows
 
 
 def _positions(history: History, end: int) -> int:
