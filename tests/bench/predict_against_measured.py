@@ -60,8 +60,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     arguments = read_arguments()
     machine = profile_machine()
-    version = (machine.build.llama_cpp_version if machine.build else None) or ""
-    ceilings = find_ceilings(machine, version) or calibrate(machine, tell=lambda text: print(text, file=sys.stderr))
+    ceilings = find_ceilings(machine) or calibrate(machine, tell=lambda text: print(text, file=sys.stderr))
     rows = []
     out = Path(arguments.out) if arguments.out else None
     for row in measure_all(arguments, machine, ceilings):

@@ -135,7 +135,7 @@ def predict_grid(target: Path, checked: Checked, space: SearchSpace, name: str) 
     from tuner.calibration import find_ceilings
 
     grid, machine = read_grid(target), profile_machine()
-    ceilings = find_ceilings(machine, machine.build.llama_cpp_version or "" if machine.build else "")
+    ceilings = find_ceilings(machine)
     predict = make_predict(checked.models, checked.workload, ceilings)
     told = {point.config: predict(point.config.replace(model=space.baseline.model)) for point in grid.points} if predict else {}
     points = tuple(msgspec.structs.replace(point, predicted=note_prediction(told.get(point.config))) for point in grid.points)

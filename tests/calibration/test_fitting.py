@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
-from tuner.calibration.fitting import Timed, fit_ceilings, fit_device
-from tuner.calibration.plan import CACHES, FORMATS, Probe, plan_probes
+from tuner.calibration.fitting import fit_ceilings, fit_device
+from tuner.calibration.plan import CACHES, DEVICE_FORMATS, FORMATS, LARGE_BYTES, Probe, plan_device, plan_probes
+from tuner.calibration.timed import Timed
 from tuner.roofline.ceilings import Figure
 
 STEP, LAYER, OP = 2e-4, 3e-5, 4e-11
@@ -20,30 +22,32 @@ def speed_up(threads: int, tokens: int) -> float:
     return (1 + (tokens - 1) / 10) / threads
 
 
+LATENCY, CROSSED = 1e-4, 1e-8
+
+
 def time_plan(probes: Sequence[Probe], *, noise: float = 0.0, step: float = STEP, layer: float = LAYER) -> list[Timed]:
+    """A device counts as one thread."""
     draw = random.Random(3)
     found = []
     for probe in probes:
         for case in probe.cases:
             bare = Timed(
                 shape=probe.shape, cache=probe.cache, history=probe.history, tokens=case.tokens, depth=case.depth,
-                threads=case.threads, seconds=(),
+                threads=case.threads if probe.device == "CPU" else 0, seconds=(), device=probe.device, cache_stays=probe.cache_stays, sizes=probe.sizes,
             )  # fmt: skip
+            threads = max(1, bare.threads)
             byte_s = BYTE[probe.shape.format]
             took = (
                 step
                 + layer * probe.shape.n_layer
-                + bare.layer_bytes * byte_s * speed_up(case.threads, case.tokens)
-                + bare.output_bytes * byte_s * speed_up(case.threads, 1)
-                + bare.operations * op_of(probe.cache) / case.threads
+                + bare.whole_bytes * byte_s * speed_up(threads, case.tokens)
+                + bare.late_bytes * byte_s * speed_up(threads, 1)
+                + bare.operations * op_of(probe.cache) / threads
+                + bare.crossings * LATENCY
+                + bare.crossed_bytes * CROSSED
             )
             seconds = tuple(took * draw.uniform(1 - noise, 1 + noise) for _ in range(3))
-            found.append(
-                Timed(
-                    shape=probe.shape, cache=probe.cache, history=probe.history, tokens=case.tokens, depth=case.depth,
-                    threads=case.threads, seconds=seconds,
-                )
-            )  # fmt: skip
+            found.append(msgspec.structs.replace(bare, seconds=seconds))
     return found
 
 
@@ -96,9 +100,48 @@ def test_the_roofs_are_the_fastest_of_all_formats() -> None:
 
 
 def test_a_busy_machine_marks_the_figures_it_touched() -> None:
-    import msgspec
-
     timed = time_plan(plan_probes((2,)))
     timed = [msgspec.structs.replace(each, marked="busy" if each.shape.format == "F16" else "") for each in timed]
     fit = fit_ceilings(timed)
     assert {each.format for each in fit.formats if each.seconds_per_byte.marked} == {"F16"}
+
+
+def test_a_device_s_figures_and_its_link_are_told_apart() -> None:
+    """Every batch crosses the link twice; what that costs is neither the device's step nor its layers."""
+    fit = fit_ceilings(time_plan(plan_device("RPC0", 0)), "RPC0")
+    (link,) = fit.links
+    assert near(link.latency_s, LATENCY, 0.05)
+    assert near(link.bytes_per_s, 1 / CROSSED, 0.05)
+    assert {each.format for each in fit.formats} == set(DEVICE_FORMATS)
+    for each in fit.formats:
+        assert (each.device, each.threads) == ("RPC0", 0)
+        assert near(each.seconds_per_byte, BYTE[each.format] * speed_up(1, each.tokens), 0.05)
+    for fixed in fit.fixed:
+        assert near(fixed.layer_s, LAYER, 0.1)
+        assert near(fixed.step_s, STEP, 0.5)
+
+
+def test_a_device_s_figures_leave_the_processor_s_alone() -> None:
+    both = [*time_plan(plan_probes((2,))), *time_plan(plan_device("RPC0", 0))]
+    assert fit_ceilings(both) == fit_ceilings(time_plan(plan_probes((2,))))
+
+
+def test_models_of_other_sizes_tell_how_reading_depends_on_that() -> None:
+    """Half the time for each byte up to 100 MB, and a quarter more above 200 MB: the usual size counts as 1, and so does computing."""
+    timed = [each if not each.sizes else slow_down(each) for each in time_plan(plan_probes((2,)))]
+    fit = fit_ceilings(timed)
+    assert len({each.n_bytes for each in fit.readings}) == 5
+    for each in fit.readings:
+        wanted = 1.0 if each.n_bytes == LARGE_BYTES else 0.5 if each.n_bytes < 1e8 else 1.25
+        assert near(each.factor, wanted, 1e-3)
+    assert [each.n_bytes for each in fit.readings if each.tokens > 8] == [LARGE_BYTES]
+    assert fit.formats == fit_ceilings(time_plan(plan_probes((2,)))).formats
+
+
+def slow_down(each: Timed) -> Timed:
+    n_bytes = each.whole_bytes + each.late_bytes
+    reading = each.whole_bytes * BYTE["Q8_0"] * speed_up(each.threads, each.tokens)
+    reading += each.late_bytes * BYTE["Q8_0"] * speed_up(each.threads, 1)
+    usual = n_bytes * BYTE["Q8_0"] * speed_up(each.threads, each.tokens)
+    factor = 0.5 if n_bytes < 1e8 else 1.25
+    return msgspec.structs.replace(each, seconds=tuple(took - reading + factor * usual for took in each.seconds))

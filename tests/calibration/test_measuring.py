@@ -7,15 +7,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tuner.calibration import calibrate, find_ceilings
-from tuner.calibration.plan import FORMATS, Case, Probe, plan_probes
+from tests.builders.rpc import serve_rpc
+from tuner.calibration import calibrate, calibrate_server, find_ceilings, find_server
+from tuner.calibration.plan import FORMATS, Case, Probe, plan_device, plan_probes
 from tuner.calibration.synthetic import Shape, write_model
-from tuner.errors import InterruptedRunError
+from tuner.errors import BadInputError, InterruptedRunError
 from tuner.hardware import HardwareProfile, profile_machine
 from tuner.measure.runner import ChildMeasurer
 from tuner.measure.stop import Stop
 from tuner.measure.validity import ANYTHING
 from tuner.model import read_model
+from tuner.roofline.prediction import Predictor
+from tuner.runconfig import RunConfig
+from tuner.workload import Workload
 
 pytestmark = pytest.mark.llama
 
@@ -27,12 +31,13 @@ def machine() -> HardwareProfile:
 
 def reduce(probes: tuple[Probe, ...]) -> tuple[Probe, ...]:
     """One round of one repetition, few tokens, one thread."""
-    return tuple(
+    small = (
         msgspec.structs.replace(
             probe, cases=tuple(case for case in probe.cases if case.tokens in {1, 16}), rounds=1, visit_s=0.0
         )
         for probe in probes
     )
+    return tuple(probe for probe in small if probe.cases)
 
 
 def small(form: str) -> Shape:
@@ -43,8 +48,7 @@ def test_a_reduced_calibration_is_kept_and_found(machine: HardwareProfile, tmp_p
     plan = reduce(plan_probes((1,), formats=("Q8_0", "F16"), scale=0.25))
     told: list[str] = []
     made = calibrate(machine, tell=told.append, folder=tmp_path, plan=plan)
-    version = machine.build.llama_cpp_version if machine.build else None
-    assert find_ceilings(machine, version or "", folder=tmp_path) == made
+    assert find_ceilings(machine, folder=tmp_path) == made
     assert len([line for line in told if " of " in line]) == len(plan)
     assert {each.format for each in made.formats} == {"Q8_0", "F16"}
     assert all(each.seconds_per_byte.value > 0 for each in made.formats)
@@ -82,4 +86,43 @@ def test_a_stop_leaves_nothing_behind(machine: HardwareProfile, tmp_path: Path, 
 
     with pytest.raises(InterruptedRunError):
         calibrate(machine, tell=tell, stop=stop, folder=tmp_path / "kept", plan=plan_probes((1,), formats=("Q8_0",)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def reduce_device(name: str, number: int, _n_bytes: float) -> tuple[Probe, ...]:
+    return reduce(plan_device(name, number, formats=("Q8_0", "F16"), scale=0.2))
+
+
+@pytest.mark.rpc
+@pytest.mark.timeout(280)
+def test_a_server_s_device_and_the_way_to_it_are_measured_kept_and_predicted_with(
+    machine: HardwareProfile, tmp_path: Path
+) -> None:
+    """A second process of this machine: figures of its own, a link that is no myth, and layers of a model on both sides."""
+    told: list[str] = []
+    with serve_rpc() as endpoint:
+        remote = calibrate_server(machine, endpoint, tell=told.append, folder=tmp_path, plan=reduce_device)
+    assert find_server(machine, endpoint, folder=tmp_path) == remote
+    assert [each.device for each in remote.devices] == ["RPC0"]
+    assert {each.device for each in (*remote.formats, *remote.attention, *remote.fixed, *remote.links)} == {"RPC0"}
+    assert {each.format for each in remote.formats} == {"Q8_0", "F16"}
+    assert remote.doubts == ()
+    (link,) = remote.links
+    assert 0 < link.latency_s.value < 0.1
+    assert link.bytes_per_s.value > 1e6
+    calibrate(machine, tell=told.append, folder=tmp_path, plan=reduce(plan_probes((1,), formats=("Q8_0",), scale=0.25)))
+    both = find_ceilings(machine, [endpoint], folder=tmp_path)
+    assert both is not None
+    spec = read_model(write_model(tmp_path / "model.gguf", small("Q8_0")))
+    for layers, devices in ((0, {"CPU"}), (1, {"CPU", "RPC0"}), (-1, {"RPC0"})):
+        config = RunConfig(n_gpu_layers=layers, ctx_size=512, threads=1, threads_batch=1)
+        timer = Predictor(both).open_timer(spec, config)
+        assert {*timer.layout.layers, timer.layout.output_device} == devices
+        assert Predictor(both).predict(spec, config, Workload(name="w", prompt_tokens=64, output_tokens=8)).tpot.value > 0
+
+
+@pytest.mark.rpc
+def test_a_server_that_does_not_answer_is_told_and_nothing_is_kept(machine: HardwareProfile, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"127\.0\.0\.1:9"):
+        calibrate_server(machine, "127.0.0.1:9", tell=lambda _: None, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -62,7 +62,7 @@ def test_it_measures_once_and_then_shows_what_is_kept(
     use(monkeypatch, measure=measure_into(calls))
     assert run(["calibrate", "--json"]) == 0
     first = capsys.readouterr()
-    assert json.loads(first.out)["schema"] == "rooftune-ceilings/1"
+    assert json.loads(first.out)["schema"] == "rooftune-ceilings/2"
     assert "1 of 1" in first.err
     assert run(["calibrate", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(first.out)
@@ -91,7 +91,7 @@ def test_the_tables_name_units_and_spreads(folder: Path, capsys: pytest.CaptureF
     keep(folder, make())
     assert run(["calibrate"]) == 0
     shown = capsys.readouterr().out
-    for part in ("Q4_K", "GB/s ± 2%", "Gop/s", "head size", "q8_0/q8_0", "each layer", " ms"):
+    for part in ("CPU", "Q4_K", "GB/s ± 2%", "Gop/s", "head size", "q8_0/q8_0", "each layer", " ms"):
         assert part in shown
 
 
@@ -124,3 +124,41 @@ def test_errors_become_exit_codes_and_print_nothing(
 
 def test_unknown_options_are_a_usage_error() -> None:
     assert run(["calibrate", "--fast"]) == 2
+
+
+def test_servers_are_measured_once_and_shown_as_devices(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each keeps figures of its own; their devices are numbered as llama.cpp does, with the way to them."""
+    import msgspec
+
+    calls: list[str] = []
+
+    def measure_server(machine: HardwareProfile, server: str, *, tell: Any, stop: Any, folder: Path) -> Ceilings:
+        calls.append(server)
+        both = make_ceilings(devices=("CPU", "RPC0"))
+        remote = {name: tuple(each for each in getattr(both, name) if each.device == "RPC0") for name in ROWS}
+        made = msgspec.structs.replace(both, machine=f"abc+{server}", llama_cpp="1.2.3", **remote)
+        keep(folder, made)
+        return made
+
+    keep(folder, make())
+    use(monkeypatch, measure_server=measure_server)
+    for _ in range(2):
+        assert run(["calibrate", "--json", "--rpc", "a:1, b:2"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [each["device"] for each in found["devices"]] == ["CPU", "RPC0", "RPC1"]
+        assert {each["device"] for each in found["links"]} == {"RPC0", "RPC1"}
+    assert calls == ["a:1", "b:2"]
+    assert run(["calibrate", "--rpc", "a:1"]) == 0
+    shown = capsys.readouterr().out
+    assert "RPC0" in shown
+    assert "each crossing" in shown
+
+
+ROWS = ("devices", "formats", "attention", "fixed", "links")
+
+
+def test_an_endpoint_that_is_none_is_a_usage_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["calibrate", "--rpc", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err

@@ -165,7 +165,7 @@ def test_an_embedding_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
         (("--machine", "rtx-9999"), 2, "no machine"),
         (("--machine", "nowhere.yaml"), 3, "Cannot read the machine"),
         (("--objective", "beauty"), 2, "no objective"),
-        (("--set", "threads=many"), 3, "threads"),
+        (("--set", "threads=many"), 2, "threads"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(

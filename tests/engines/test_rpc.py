@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from tests.builders.rpc import SERVE, serve_rpc, wait_for
 from tests.engines.child import run_child
 
+__all__ = ["SERVE", "wait_for"]
 pytestmark = [pytest.mark.llama, pytest.mark.rpc, pytest.mark.timeout(280)]
-
-SERVE = """
-import ctypes, sys
-from llama_cpp import llama_cpp as api
-library = api._lib
-library.ggml_backend_dev_get.restype = ctypes.c_void_p
-devices = (ctypes.c_void_p * 1)(library.ggml_backend_dev_get(ctypes.c_size_t(0)))
-serve = library.ggml_backend_rpc_start_server
-serve.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
-serve(sys.argv[1].encode(), None, 1, 1, devices)
-"""
 
 
 @pytest.fixture
 def rpc_server() -> Generator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    endpoint = f"127.0.0.1:{port}"
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVE, endpoint], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as server:
-        try:
-            wait_for(port)
-            yield endpoint
-        finally:
-            server.kill()
-
-
-def wait_for(port: int) -> None:
-    for _ in range(300):
-        with socket.socket() as attempt:
-            if attempt.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    pytest.fail("the RPC server did not start")
+    with serve_rpc() as endpoint:
+        yield endpoint
 
 
 def test_layers_go_to_the_other_process(smollm2: Path, rpc_server: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.builders.ceilings import make_ceilings
@@ -12,7 +13,7 @@ from tests.builders.gguf_files import GGMLQuantizationType, write_llama
 from tests.builders.situations import make_machine
 from tuner.errors import BadInputError, NothingFeasibleError, UsageError
 from tuner.hardware import HardwareProfile
-from tuner.roofline.ceilings import Ceilings
+from tuner.roofline.ceilings import Ceilings, join_ceilings
 from tuner.roofline.sheet import list_sheets
 from tuner.session.predicting import Forecasts, PredictRequest, find_stored_figures, predict_models
 
@@ -163,6 +164,41 @@ def test_a_model_larger_than_the_data_sheet_s_memory_does_not_fit(formats: Path,
     assert found.items[0].largest_context == 0
 
 
+def make_remote() -> Ceilings:
+    """What is kept of a server: its device alone."""
+    both = make_ceilings(devices=("CPU", "RPC0"))
+    rows = {
+        name: tuple(each for each in getattr(both, name) if each.device == "RPC0")
+        for name in ("devices", "formats", "attention", "fixed")
+    }
+    return msgspec.structs.replace(both, **rows)
+
+
+def test_servers_devices_take_layers_and_what_is_left_stays_here(formats: Path) -> None:
+    """Two servers before the machine's own device; n_gpu_layers shares out between them."""
+
+    def predict(layers: int) -> Forecasts:
+        request = PredictRequest(
+            models=(str(formats / "Q8_0.gguf"),), workload="quick", rpc=("a:1", "b:2"), settings=(f"n_gpu_layers={layers}",)
+        )
+        figures = join_ceilings(make_ceilings(), (make_remote(), make_remote()))
+        return predict_models(request, find_figures=lambda _: figures, profile=make_machine)
+
+    none, some, everything = (predict(layers).items[0] for layers in (0, 2, 5))
+    assert {part.device for part in none.footprint.parts if part.n_bytes} == {"CPU"}
+    assert {part.device for part in some.footprint.parts if part.n_bytes} == {"CPU", "RPC0", "RPC1"}
+    assert everything.prediction.tpot.value < some.prediction.tpot.value
+    assert none.prediction.decode.shares["link"] == 0 < some.prediction.decode.shares["link"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [({"rpc": ("nowhere",)}, "nowhere"), ({"rpc": ("a:1",), "machine": "rtx-4090"}, "--rpc")]
+)
+def test_servers_that_cannot_be_meant_are_refused(formats: Path, more: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        predict_models(PredictRequest(models=(str(formats),), **more), find_figures=refuse, profile=make_machine)
+
+
 @pytest.fixture
 def calibration(monkeypatch: pytest.MonkeyPatch) -> Callable[[Ceilings | None], list[str]]:
     """What is stored; the list tells whether something was measured."""
@@ -175,8 +211,14 @@ def calibration(monkeypatch: pytest.MonkeyPatch) -> Callable[[Ceilings | None], 
             measured.append(machine.fingerprint)
             return make_ceilings()
 
-        monkeypatch.setattr(tuner.calibration, "find_ceilings", lambda _machine, _llama_cpp: found, raising=False)
-        monkeypatch.setattr(tuner.calibration, "calibrate", calibrate, raising=False)
+        def calibrate_server(_machine: HardwareProfile, server: str, **_: object) -> Ceilings:
+            measured.append(server)
+            return make_remote()
+
+        monkeypatch.setattr(tuner.calibration, "find_ceilings", lambda _, servers: None if servers else found)
+        monkeypatch.setattr(tuner.calibration, "find_server", lambda _, server: make_remote() if server == "known:1" else None)
+        monkeypatch.setattr(tuner.calibration, "calibrate", calibrate)
+        monkeypatch.setattr(tuner.calibration, "calibrate_server", calibrate_server)
         return measured
 
     return store
@@ -202,3 +244,12 @@ def test_where_it_may_not_be_calibrated_nothing_is_predicted(calibration: Callab
     with pytest.raises(NothingFeasibleError, match="not calibrated"):
         find_stored_figures(make_machine(), may_calibrate=False, say=lambda _: None)
     assert measured == []
+
+
+def test_only_what_is_missing_of_servers_is_calibrated(calibration: Callable[[Ceilings | None], list[str]]) -> None:
+    """The machine and one server are known, the other one is not."""
+    measured, said = calibration(make_ceilings()), []
+    found = find_stored_figures(make_machine(), may_calibrate=True, say=said.append, servers=("known:1", "new:2"))
+    assert measured == ["new:2"]
+    assert [each.device for each in found.devices] == ["CPU", "RPC0", "RPC1"]
+    assert "new:2" in said[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.builders.ceilings import make_ceilings
 from tuner.errors import BadInputError, InterruptedRunError, NothingFeasibleError
 from tuner.hardware import HardwareProfile
 from tuner.hardware.record import CpuFacts, LimitFacts, MemoryFacts
@@ -237,3 +238,27 @@ def test_a_report_tells_what_the_checklist_says_of_the_default(here: Path) -> No
     assert found["DEC04"]["change"] == {"threads_batch": 2}
     assert {"code", "title", "evidence", "change", "expected", "measured"} <= set(found["DEC04"])
     assert read_report(save_report(report, asked).path).findings == report.findings
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept", "told"),
+    [
+        ({}, None, "calibrate once (75 s) for better predictions: rooftune calibrate"),
+        ({"rpc": ("a:1", "b:2")}, None, "calibrate once (75 s) for better predictions: rooftune calibrate --rpc a:1,b:2"),
+        ({}, make_ceilings(), ""),
+        ({"strategy": "random"}, None, ""),
+        ({"engine": "simulated"}, None, ""),
+    ],
+    ids=["nothing kept", "servers", "kept", "no predictions wanted", "pretended"],
+)
+def test_a_search_without_predictions_says_once_how_to_have_them(
+    changes: dict[str, object], kept: object, told: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never measures the machine by itself: its budget is for the search."""
+    import tuner.calibration
+    from tuner.session.checking import check_tune
+    from tuner.session.tuning import note_missing_calibration
+
+    monkeypatch.setattr(tuner.calibration, "find_ceilings", lambda *_: kept)
+    asked = request(here, **({"engine": "llama-cpp-python", "strategy": "physics"} | changes))
+    assert note_missing_calibration(check_tune(asked), MACHINE) == told

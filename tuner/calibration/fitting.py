@@ -1,9 +1,10 @@
 """From the times of batches to ceilings: least squares with the very sum that `tuner.roofline.timing` adds up again.
 
-    step + layers × layer + weight bytes × byte(format) + attention operations × operation
+    step + layers × layer + weight bytes × byte(format) + attention operations × operation + crossings × link
 
-For each thread count and number of tokens by itself. Attention's figure is the difference between two lengths of the history;
-with it known, the rest is linear. Errors count relative to the times, since it is relative errors that matter.
+For each device, thread count and number of tokens by itself, few tokens first: what a batch of one token told (the cost of the
+output matrix, of a step, of a crossing) is known when larger ones are taken apart. Attention's figure is the difference between
+two lengths of the history; with it known, the rest is linear. Errors count relative to the times.
 """
 
 from __future__ import annotations
@@ -11,69 +12,37 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from tuner.calibration.plan import CACHES, HEAD_SIZES
-from tuner.calibration.synthetic import Shape, count_bytes
+from tuner.calibration.plan import CACHES, HEAD_SIZES, LARGE_BYTES, MANY
+from tuner.calibration.solving import solve
+from tuner.calibration.timed import Cache, Timed
 from tuner.memory.record import HOST
-from tuner.roofline.ceilings import AttentionCeiling, DeviceCeiling, Figure, FixedCeiling, FormatCeiling
-from tuner.roofline.work import bits_of, count_seen
-from tuner.runconfig import pad256
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+from tuner.roofline.ceilings import (
+    AttentionCeiling,
+    DeviceCeiling,
+    Figure,
+    FixedCeiling,
+    FormatCeiling,
+    LinkCeiling,
+    ReadingCeiling,
+)
+from tuner.roofline.work import bits_of
 
 SMALLEST_OP_S: Final = 1e-15
 """An attention figure is never below this: a difference of two times may be lost in their noise."""
 
-Cache = tuple[str, str, bool]
-Place = tuple[int, int]
-"""Threads and tokens."""
+LEAST_FACTOR: Final = 0.1
+"""No cache is taken to be more than ten times as fast as memory."""
 
-
-class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of batch of one model, timed."""
-
-    shape: Shape
-    """The model."""
-    cache: Cache
-    """Types of K and V, and flash attention."""
-    history: bool
-    """Timed at several lengths of the history, for attention's sake."""
-    tokens: int
-    """Tokens computed at once; only the last gave logits."""
-    depth: int
-    """Tokens in the cache before it."""
-    threads: int
-    """Threads at work."""
-    seconds: tuple[float, ...]
-    """Time of one batch, for each round, s."""
-    marked: str = ""
-    """Why these times are doubtful."""
-
-    @property
-    def operations(self) -> float:
-        """Of attention, as `tuner.roofline.work` counts them."""
-        end = self.depth + self.tokens
-        looks = count_seen(self.tokens, end, alone=self.tokens == 1) if self.cache[2] else self.tokens * pad256(end)
-        return 4.0 * self.shape.n_head * self.shape.head_size * self.shape.n_layer * looks
-
-    @property
-    def layer_bytes(self) -> int:
-        """Weights that meet every token."""
-        return count_bytes(self.shape.format, self.shape.layer_elements) * self.shape.n_layer
-
-    @property
-    def output_bytes(self) -> int:
-        """Weights that meet only the token with logits."""
-        return count_bytes(self.shape.format, self.shape.output_elements)
+SMALLEST_CROSSING: Final = 1e-13
+"""Seconds a byte (10 TB/s) and seconds a crossing: a link is never taken to be faster."""
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of the processor."""
+    """All figures of one device."""
 
     formats: tuple[FormatCeiling, ...]
     """By format, threads and tokens."""
@@ -81,46 +50,58 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """By cache types, flash attention, threads and tokens."""
     fixed: tuple[FixedCeiling, ...]
     """By threads and tokens."""
+    readings: tuple[ReadingCeiling, ...] = ()
+    """By threads, tokens and size of the model; () where one size was timed only."""
+    links: tuple[LinkCeiling, ...] = ()
+    """The way to the device; () for the processor, and where no crossing was timed."""
 
 
-class _Solution(msgspec.Struct, frozen=True, kw_only=True):
-    step: float
-    layer: float
-    bytes_: dict[str, float]
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What smaller batches told already."""
+
+    width: int
+    """Hidden size that layers are told for."""
+    op_s: float = 0.0
+    """Seconds per operation of attention."""
+    ones: dict[str, float] = {}
+    """Format → seconds per byte of one token."""
+    step: float = 0.0
+    """Once a step, s."""
+    layer: float = 0.0
+    """Once a layer with one token, s."""
+    crossing: float = 0.0
+    """Each crossing, s."""
+    crossed: float = 0.0
+    """Each byte that crosses, s."""
 
 
-def fit_ceilings(timed: Sequence[Timed]) -> Fit:
-    """The figures that explain the times best. Needs one format in three shapes at each number of tokens."""
-    attention = fit_attention(timed)
-    by_place: dict[Place, list[Timed]] = defaultdict(list)
-    for each in timed:
-        if not each.history:
-            by_place[each.threads, each.tokens].append(each)
-    formats: list[FormatCeiling] = []
-    fixed: list[FixedCeiling] = []
-    ones: dict[int, dict[str, Figure]] = {}
-    for (threads, tokens), here in sorted(by_place.items()):
-        weights, step, layer = _fit_place(here, _find_op(attention, threads, tokens), ones.get(threads, {}))
-        if tokens == 1:
-            ones[threads] = weights
-        width = here[0].shape.n_embd
-        fixed.append(FixedCeiling(device=HOST, threads=threads, tokens=tokens, step_s=step, layer_s=layer, width=width))
-        formats += [
-            FormatCeiling(device=HOST, format=form, threads=threads, tokens=tokens, seconds_per_byte=figure)
-            for form, figure in weights.items()
-        ]
-    return Fit(formats=tuple(formats), attention=attention, fixed=tuple(fixed))
+def fit_ceilings(timed: Sequence[Timed], device: str = HOST) -> Fit:
+    """The figures that explain the times best. Needs one format in several shapes at each number of tokens."""
+    mine = [each for each in timed if each.device == device]
+    attention = fit_attention(mine)
+    by_threads: dict[int, list[Timed]] = defaultdict(list)
+    for each in mine:
+        if not (each.history or each.sizes):
+            by_threads[each.threads].append(each)
+    parts = [_fit_threads(here, attention, threads, device) for threads, here in sorted(by_threads.items())]
+    return Fit(
+        formats=tuple(each for part in parts for each in part.formats),
+        attention=attention,
+        fixed=tuple(each for part in parts for each in part.fixed),
+        readings=fit_readings([each for each in mine if each.sizes], parts, attention),
+        links=tuple(each for part in parts for each in part.links),
+    )
 
 
 def fit_attention(timed: Sequence[Timed]) -> tuple[AttentionCeiling, ...]:
     """Seconds per operation, from batches of one model that differ in the length of their history only."""
-    pairs: dict[tuple[Cache, int, int, int], list[Timed]] = defaultdict(list)
+    pairs: dict[tuple[str, Cache, int, int, int], list[Timed]] = defaultdict(list)
     for each in timed:
         if each.history:
-            pairs[each.cache, each.shape.head_size, each.threads, each.tokens].append(each)
+            pairs[each.device, each.cache, each.shape.head_size, each.threads, each.tokens].append(each)
     return tuple(
         AttentionCeiling(
-            device=HOST,
+            device=device,
             cache_type_k=cache[0],
             cache_type_v=cache[1],
             flash_attn=cache[2],
@@ -129,20 +110,50 @@ def fit_attention(timed: Sequence[Timed]) -> tuple[AttentionCeiling, ...]:
             head_size=head_size,
             seconds_per_op=_find_slope(sorted(pair, key=lambda each: each.depth)),
         )
-        for (cache, head_size, threads, tokens), pair in sorted(pairs.items())
+        for (device, cache, head_size, threads, tokens), pair in sorted(pairs.items())
         if len(pair) > 1
     )
 
 
-def fit_device(formats: Iterable[FormatCeiling]) -> DeviceCeiling:
-    """The processor's two roofs: the fastest reading and the fastest multiplying that any format reached."""
+def fit_readings(
+    timed: Sequence[Timed], parts: Sequence[Fit], attention: Sequence[AttentionCeiling]
+) -> tuple[ReadingCeiling, ...]:
+    """What a byte takes in models of other sizes, relative to that of the usual one (whose factor is 1).
+
+    Where computing binds the size means nothing: 1 from the first such number of tokens on.
+    """
+    bytes_ = {(each.format, each.threads, each.tokens): each.seconds_per_byte.value for part in parts for each in part.formats}
+    fixed = {(each.threads, each.tokens): each for part in parts for each in part.fixed}
+    found: list[ReadingCeiling] = []
+    for each in timed:
+        place, usual = fixed[each.threads, each.tokens], bytes_[each.shape.format, each.threads, each.tokens]
+        rest = place.step_s.value + each.shape.n_layer * place.layer_s.value
+        rest += each.operations * _find_op(attention, each.threads, each.tokens)
+        n_bytes = each.whole_bytes + each.late_bytes
+        factors = [max(LEAST_FACTOR, (took - rest) / n_bytes / usual) for took in each.seconds] if usual else [1.0]
+        figure = Figure(
+            value=statistics.median(factors), spread=_spread(factors, statistics.median(factors)), marked=each.marked
+        )
+        found.append(
+            ReadingCeiling(device=each.device, threads=each.threads, tokens=each.tokens, n_bytes=n_bytes, factor=figure)
+        )
+    return tuple(found) + tuple(
+        ReadingCeiling(device=device, threads=threads, tokens=tokens, n_bytes=LARGE_BYTES, factor=Figure(value=1.0))
+        for device, threads in sorted({(each.device, each.threads) for each in timed})
+        for tokens in sorted({MANY[0], *(each.tokens for each in timed)})
+    )
+
+
+def fit_device(formats: Iterable[FormatCeiling], device: str = HOST, memory_bytes: int | None = None) -> DeviceCeiling:
+    """A device's two roofs: the fastest reading and the fastest multiplying that any format reached."""
     known = [each for each in formats if each.seconds_per_byte.value > 0]
     reading = min((each for each in known if each.tokens == 1), key=lambda each: each.seconds_per_byte.value)
     computing = max(known, key=_rate)
     return DeviceCeiling(
-        device=HOST,
+        device=device,
         bandwidth=msgspec.structs.replace(reading.seconds_per_byte, value=1 / reading.seconds_per_byte.value),
         compute=msgspec.structs.replace(computing.seconds_per_byte, value=_rate(computing)),
+        memory_bytes=memory_bytes,
     )
 
 
@@ -162,11 +173,8 @@ def _find_slope(pair: Sequence[Timed]) -> Figure:
 
 def _find_op(attention: Sequence[AttentionCeiling], threads: int, tokens: int) -> float:
     """The nearest calibrated number of tokens will do: this share of the time is small."""
-    known = [
-        each
-        for each in attention
-        if each.threads == threads and _cache_of(each) == CACHES[0] and each.head_size == HEAD_SIZES[0]
-    ]
+    known = [each for each in attention if each.threads == threads and _cache_of(each) == CACHES[0]]
+    known = [each for each in known if each.head_size == HEAD_SIZES[0]] or known
     if not known:
         return 0.0
     return min(known, key=lambda each: abs(each.tokens - tokens)).seconds_per_op.value
@@ -176,63 +184,134 @@ def _cache_of(each: AttentionCeiling) -> Cache:
     return each.cache_type_k, each.cache_type_v, each.flash_attn
 
 
-def _fit_place(here: Sequence[Timed], op_s: float, ones: dict[str, Figure]) -> tuple[dict[str, Figure], Figure, Figure]:
-    """Figures at one thread count and number of tokens; their spread is that of fits to each round by itself."""
-    known = {form: figure.value for form, figure in ones.items()}
-    middle = _solve(here, [statistics.median_low(each.seconds) for each in here], op_s, known)
+def _fit_threads(timed: Sequence[Timed], attention: Sequence[AttentionCeiling], threads: int, device: str) -> Fit:
+    """All numbers of tokens at one thread count, those first that tell something about the others."""
+    known = _Known(width=statistics.mode(each.shape.n_embd for each in timed))
+    found: dict[int, dict[str, Figure]] = {}
+    link: dict[str, Figure] = {}
+    counts = sorted({each.tokens for each in timed})
+    for tokens in counts if device == HOST else _take_turns(counts):
+        here = [each for each in timed if each.tokens == tokens]
+        known = msgspec.structs.replace(known, op_s=_find_op(attention, threads, tokens))
+        found[tokens] = _fit_place(here, known, _find_unknown(here, tokens, most=tokens == counts[-1]))
+        known = _learn(known, found[tokens], tokens)
+        link |= {name: figure for name, figure in found[tokens].items() if name in {"crossing", "crossed"}}
+    step = found[counts[0]].get("step", Figure(value=0.0))
+    return Fit(
+        formats=tuple(
+            FormatCeiling(
+                device=device, format=name.removeprefix(_BYTE), threads=threads, tokens=tokens, seconds_per_byte=figure
+            )
+            for tokens, figures in sorted(found.items())
+            for name, figure in figures.items()
+            if name.startswith(_BYTE)
+        ),
+        attention=(),
+        fixed=tuple(
+            FixedCeiling(
+                device=device,
+                threads=threads,
+                tokens=tokens,
+                step_s=step,
+                layer_s=figures["layer"],
+                width=known.width,
+            )
+            for tokens, figures in sorted(found.items())
+        ),
+        links=_form_link(device, link),
+    )
+
+
+_BYTE: Final = "byte "
+
+
+def _take_turns(counts: Sequence[int]) -> list[int]:
+    """On a device one token and the most take turns first: what a crossing costs, and what a byte does that crosses."""
+    return [*3 * [counts[0], counts[-1]], *counts[1:-1]]
+
+
+def _find_unknown(here: Sequence[Timed], tokens: int, *, most: bool) -> frozenset[str]:
+    """What is looked for at this number of tokens beside bytes and layers.
+
+    A step is told by one token; with more it is lost in their noise, and costs the same.
+    """
+    device = here[0].device
+    names = {"layer"}
+    if tokens == 1:
+        names.add("step")
+    if tokens == 1 and any(each.cache_stays for each in here):
+        names.add("crossing")
+    if most and device != HOST and len({each.shape.n_embd for each in here}) > 1:
+        names.add("crossed")
+    return frozenset(names)
+
+
+def _learn(known: _Known, found: dict[str, Figure], tokens: int) -> _Known:
+    values = {name: figure.value for name, figure in found.items()}
+    if tokens == 1:
+        ones = {name.removeprefix(_BYTE): value for name, value in values.items() if name.startswith(_BYTE)}
+        known = msgspec.structs.replace(known, ones=ones, layer=values["layer"], crossing=values.get("crossing", 0.0))
+    return msgspec.structs.replace(known, step=values.get("step", known.step), crossed=values.get("crossed", known.crossed))
+
+
+def _fit_place(here: Sequence[Timed], known: _Known, unknown: frozenset[str]) -> dict[str, Figure]:
+    """Figures by name; their spread is that of fits to each round by itself."""
+    middle = _solve(here, [statistics.median_low(each.seconds) for each in here], known, unknown)
     rounds = range(min(len(each.seconds) for each in here))
-    each_round = [_solve(here, [each.seconds[i] for each in here], op_s, known) for i in rounds]
+    each_round = [_solve(here, [each.seconds[i] for each in here], known, unknown) for i in rounds]
     marks: dict[str, str] = {}
     for each in here:
         marks[each.shape.format] = marks.get(each.shape.format) or each.marked
-    weights = {
-        form: Figure(value=value, spread=_spread([fit.bytes_[form] for fit in each_round], value), marked=marks[form])
-        for form, value in middle.bytes_.items()
+    several = statistics.mode(each.shape.format for each in here)
+    return {
+        name: Figure(
+            value=value,
+            spread=_spread([fit[name] for fit in each_round], value),
+            marked=marks[name.removeprefix(_BYTE) if name.startswith(_BYTE) else several],
+        )
+        for name, value in middle.items()
     }
-    several = _find_several(here)
-    step = Figure(value=middle.step, spread=_spread([fit.step for fit in each_round], middle.step), marked=marks[several])
-    layer = Figure(value=middle.layer, spread=_spread([fit.layer for fit in each_round], middle.layer), marked=marks[several])
-    return weights, step, layer
 
 
-def _find_several(here: Sequence[Timed]) -> str:
-    """The format that most shapes were timed in."""
-    return statistics.mode(each.shape.format for each in here)
-
-
-def _solve(here: Sequence[Timed], seconds: Sequence[float], op_s: float, ones: dict[str, float]) -> _Solution:
-    """`ones`: seconds per byte of one token, which the output matrix costs whatever the batch."""
-    import numpy as np
-
-    forms = sorted({each.shape.format for each in here})
+def _solve(here: Sequence[Timed], seconds: Sequence[float], known: _Known, unknown: frozenset[str]) -> dict[str, float]:
     rows, targets = [], []
     for each, took in zip(here, seconds, strict=True):
-        form = each.shape.format
-        apart = each.tokens > 1 and form in ones
-        rest = took - each.operations * op_s - (each.output_bytes * ones[form] if apart else 0.0)
-        n_bytes = each.layer_bytes + (0 if apart else each.output_bytes)
-        row = [1.0, float(each.shape.n_layer), *(float(n_bytes) if form == other else 0.0 for other in forms)]
-        rows.append([value / took for value in row])
-        targets.append(rest / took)
-    found = _least_squares(np.array(rows), np.array(targets))
-    return _Solution(step=float(found[0]), layer=float(found[1]), bytes_=dict(zip(forms, map(float, found[2:]), strict=True)))
+        terms, told = _take_apart(each, known, unknown)
+        rows.append(terms)
+        targets.append(took - told)
+    return solve(rows, targets, seconds)
 
 
-def _least_squares(rows: npt.NDArray[np.float64], targets: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """With no unknown below 0: the most negative one is set to 0 until none is left."""
-    import numpy as np
+def _take_apart(each: Timed, known: _Known, unknown: frozenset[str]) -> tuple[dict[str, float], float]:
+    """How much of each unknown is in a batch, and the time of what is known already, s."""
+    form, layers = each.shape.format, each.shape.n_layer
+    told = each.operations * known.op_s
+    apart = each.tokens > 1 and form in known.ones
+    told += each.late_bytes * known.ones[form] if apart else 0.0
+    terms = {_BYTE + form: float(each.whole_bytes + (0 if apart else each.late_bytes))}
+    wider = each.shape.n_embd / known.width if each.tokens > 1 else 1.0
+    terms["layer"] = layers * wider
+    told += layers * known.layer * (1 - wider)
+    for name, amount, value in (
+        ("step", 1.0, known.step),
+        ("crossing", float(each.crossings), known.crossing),
+        ("crossed", float(each.crossed_bytes), known.crossed),
+    ):
+        if name in unknown:
+            terms[name] = amount
+        else:
+            told += amount * value
+    return terms, told
 
-    free = list(range(rows.shape[1]))
-    while True:
-        scale = np.abs(rows[:, free]).max(axis=0)
-        part = np.linalg.lstsq(rows[:, free] / scale, targets, rcond=None)[0] / scale
-        worst = int(np.argmin(part * scale))
-        if part[worst] >= 0 or len(free) == 1:
-            break
-        del free[worst]
-    found = np.zeros(rows.shape[1])
-    found[free] = np.maximum(part, 0.0)
-    return found
+
+def _form_link(device: str, found: dict[str, Figure]) -> tuple[LinkCeiling, ...]:
+    if device == HOST or "crossing" not in found:
+        return ()
+    crossed = found.get("crossed", Figure(value=0.0))
+    per_byte = max(SMALLEST_CROSSING, crossed.value)
+    latency = msgspec.structs.replace(found["crossing"], value=max(SMALLEST_CROSSING, found["crossing"].value))
+    speed = msgspec.structs.replace(crossed, value=1 / per_byte)
+    return (LinkCeiling(device=device, bytes_per_s=speed, latency_s=latency),)
 
 
 def _spread(values: Sequence[float], middle: float) -> float:

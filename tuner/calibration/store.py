@@ -1,4 +1,4 @@
-"""Keeps calibrations in the user's cache folder: one file for each machine and llama.cpp version.
+"""Keeps calibrations in the user's cache folder: a file for each machine and llama.cpp build, and for each RPC server there.
 
 A file that is damaged, of another schema, or of another machine or version counts as none; it is never an error, since
 measuring again brings it back. Written beside and renamed, so that nobody reads half a file.
@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from tuner.hardware.record import BuildFacts
 from tuner.roofline.ceilings import Ceilings
 
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -33,6 +34,19 @@ def find_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("rooftune") / "calibrations"
+
+
+def name_build(build: BuildFacts | None) -> str:
+    """llama.cpp's version, commit and the digest of its libraries: a build made anew has another name. "" where unknown."""
+    if build is None:
+        return ""
+    marks = ", ".join(filter(None, (build.llama_cpp_commit, build.library_digest)))
+    return f"{build.llama_cpp_version or ''} ({marks})".strip() if marks else build.llama_cpp_version or ""
+
+
+def name_server(machine: str, endpoint: str) -> str:
+    """What stands for the machine where an RPC server's devices are calibrated from it."""
+    return f"{machine}+{endpoint}"
 
 
 def name_file(folder: Path, machine: str, llama_cpp: str) -> Path:

@@ -73,7 +73,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     def layer_elements(self) -> int:
         """Weights of one layer's matrices."""
         attention = self.n_embd * self.head_size * 2 * (self.n_head + self.n_head_kv)
-        return attention + 3 * self.n_embd * self.n_ff
+        return attention + self.feed_forward_elements
+
+    @property
+    def feed_forward_elements(self) -> int:
+        """Those of them behind the attention."""
+        return 3 * self.n_embd * self.n_ff
 
     @property
     def output_elements(self) -> int:

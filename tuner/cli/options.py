@@ -29,6 +29,7 @@ engine_option = click.option(
     metavar="NAME",
     help="What runs the model; simulated only pretends to.",
 )
+rpc_option = click.option("--rpc", default="", metavar="HOST:PORT,…", help="Remote devices that may take layers.")
 front_end_option = click.option(
     "--front-end",
     type=click.Choice(["llama-server", "llama-cpp-python"]),
@@ -60,3 +61,8 @@ def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
         return function
 
     return decorate
+
+
+def read_servers(text: str) -> tuple[str, ...]:
+    """The endpoints of --rpc, separated by commas."""
+    return tuple(server.strip() for server in text.split(",") if server.strip())

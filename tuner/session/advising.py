@@ -97,6 +97,6 @@ def _find_ceilings(checked: Checked, machine: HardwareProfile) -> Ceilings | Non
     if checked.request.engine == "simulated":
         return None
     try:
-        return find_stored_figures(machine, may_calibrate=False, say=lambda _: None)
+        return find_stored_figures(machine, servers=checked.request.rpc, may_calibrate=False, say=lambda _: None)
     except NothingFeasibleError:
         return None

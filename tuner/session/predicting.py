@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from tuner.errors import BadInputError, NothingFeasibleError, UsageError
-from tuner.hardware import HardwareProfile, profile_machine
+from tuner.hardware import DeviceFacts, HardwareProfile, profile_machine
 from tuner.measure.stop import Stop
 from tuner.memory import Budget, Footprint, estimate_footprint, explain_misfit, find_budget, largest_context
 from tuner.model import ModelSpec, demo_model_path, read_model, require_decoder, resolve_models
 from tuner.objective import LARGER_IS_BETTER, Goal, parse_goals
-from tuner.roofline.ceilings import Ceilings
+from tuner.roofline.ceilings import Ceilings, join_ceilings
 from tuner.roofline.curves import DepthPoint, SlotPoint, find_batch_knee, predict_depths, predict_slots
 from tuner.roofline.layout import imagine_machine
 from tuner.roofline.prediction import Predictor
@@ -45,6 +45,8 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Goals, separated by commas; the first one orders the models."""
     machine: str = ""
     """Name or file of a data sheet, "GPU+CPU" for two of them; "" for the machine at hand."""
+    rpc: tuple[str, ...] = ()
+    """RPC servers HOST:PORT whose devices take layers; () for none."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +106,7 @@ def predict_models(
     goal = parse_goals(request.objective)[0]
     workload = load_workload(request.workload)
     settings = parse_settings(request.settings)
+    _check_servers(request)
     specs, passed_over = read_candidates(request)
     place = imagine_place(request.machine) if request.machine else _find_place(profile(), find_figures)
     items: list[Forecast] = []
@@ -182,24 +185,54 @@ def imagine_place(name: str) -> Place:
     return Place(machine=machine, budget=Budget(host_bytes=memories.get("CPU"), devices=devices), ceilings=ceilings)
 
 
-def find_stored_figures(machine: HardwareProfile, *, may_calibrate: bool, say: Say, stop: Stop | None = None) -> Ceilings:
-    """The machine's own calibration; measured first where there is none yet.
+def find_stored_figures(
+    machine: HardwareProfile, *, may_calibrate: bool, say: Say, stop: Stop | None = None, servers: Sequence[str] = ()
+) -> Ceilings:
+    """The machine's own calibration with that of RPC `servers`; what is missing is measured first.
 
-    Raises NothingFeasibleError where it may not be measured.
+    Raises NothingFeasibleError where it may not be measured, BadInputError where a server does not answer.
     """
-    from tuner.calibration import calibrate, find_ceilings
+    from tuner.calibration import calibrate, calibrate_server, find_ceilings, find_server
 
-    found = find_ceilings(machine, machine.build.llama_cpp_version or "" if machine.build else "")
+    found = find_ceilings(machine, servers)
     if found is not None:
         return found
     if not may_calibrate:
         raise NothingFeasibleError(NO_CALIBRATION, "Run `rooftune calibrate`, or leave --no-calibrate out.")
-    say("This machine is not calibrated yet; this is done first and takes about a minute.")
-    return calibrate(machine, tell=say, stop=stop)
+    host = find_ceilings(machine, ())
+    if host is None:
+        say("This machine is not calibrated yet; this is done first and takes about a minute.")
+        host = calibrate(machine, tell=say, stop=stop)
+    remote = []
+    for server in servers:
+        known = find_server(machine, server)
+        if known is None:
+            say(f"{server} is not calibrated yet; this is done first and takes about half a minute.")
+            known = calibrate_server(machine, server, tell=say, stop=stop)
+        remote.append(known)
+    return join_ceilings(host, remote)
 
 
 def _find_place(machine: HardwareProfile, find_figures: FindFigures) -> Place:
-    return Place(machine=machine, budget=find_budget(machine), ceilings=find_figures(machine))
+    """The machine at hand, with the devices of RPC servers before its own as llama.cpp has them."""
+    ceilings = find_figures(machine)
+    remote = tuple(
+        DeviceFacts(name=each.device, backend="RPC", free_bytes=each.memory_bytes, total_bytes=each.memory_bytes)
+        for each in ceilings.devices
+        if each.device.startswith("RPC")
+    )
+    there = msgspec.structs.replace(machine, devices=(*remote, *machine.devices)) if remote else machine
+    return Place(machine=there, budget=find_budget(there), ceilings=ceilings)
+
+
+def _check_servers(request: PredictRequest) -> None:
+    if not request.rpc:
+        return
+    from tuner.session.checking import check_servers
+
+    check_servers(request.rpc)
+    if request.machine:
+        raise UsageError("--rpc names devices of this machine, and --machine another one.", "Give one of the two.")
 
 
 def _resolve(argument: str) -> Sequence[Path]:

@@ -136,14 +136,26 @@ def form_study(checked: Checked, space: SearchSpace, runtime: RuntimeFacts, mach
 
 
 def find_predict(checked: Checked, machine: HardwareProfile) -> Callable[[RunConfig], Prediction | None] | None:
-    """What this machine's calibration says of a point; None without one, and for a pretended or a remote machine."""
+    """What this machine's calibration says of a point; None without one, and for a pretended machine."""
     request = checked.request
-    if checked.strategy != "physics" or request.engine == "simulated" or request.rpc:
+    if checked.strategy != "physics" or request.engine == "simulated":
         return None
     from tuner.calibration import find_ceilings
 
-    ceilings = find_ceilings(machine, machine.build.llama_cpp_version or "" if machine.build else "")
-    return make_predict(checked.models, checked.workload, ceilings)
+    return make_predict(checked.models, checked.workload, find_ceilings(machine, request.rpc))
+
+
+def note_missing_calibration(checked: Checked, machine: HardwareProfile) -> str:
+    """What to tell a user whose search goes without predictions; "" where it has them, or would not ask for any."""
+    request = checked.request
+    if checked.strategy != "physics" or request.engine == "simulated":
+        return ""
+    from tuner.calibration import find_ceilings
+
+    if find_ceilings(machine, request.rpc) is not None:
+        return ""
+    servers = f" --rpc {','.join(request.rpc)}" if request.rpc else ""
+    return f"calibrate once (75 s) for better predictions: rooftune calibrate{servers}"
 
 
 def open_measurer(
@@ -181,7 +193,7 @@ def describe_start(
         rules, there = msgspec.structs.replace(checked.memory, checked=True), add_remote(machine, checked.request.rpc)
         misfit = guard_memory(checked.models, there, rules)(space.baseline)
         notes += [f"memory is not checked; the default: {misfit.partition(';')[0]}"] if misfit else []
-    return tuple(notes)
+    return (*notes, *filter(None, [note_missing_calibration(checked, machine)]))
 
 
 def _describe_way_on(error: InterruptedRunError, request: TuneRequest) -> str:

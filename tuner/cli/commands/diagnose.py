@@ -87,7 +87,9 @@ def command(
     with hear_interrupts() as stop, progress:
 
         def find_figures(machine: HardwareProfile) -> Ceilings:
-            return find_stored_figures(machine, may_calibrate=not no_calibrate, say=progress.tell, stop=stop)
+            return find_stored_figures(
+                machine, servers=request.rpc, may_calibrate=not no_calibrate, say=progress.tell, stop=stop
+            )
 
         diagnosis = diagnose(request, tell=progress.tell, stop=stop, find_figures=find_figures)
     for note in diagnosis.notes:

@@ -8,6 +8,8 @@ from tuner.cli.options import (
     demo_option,
     json_option,
     models_argument,
+    read_servers,
+    rpc_option,
     set_option,
     verbose_option,
     with_options,
@@ -34,13 +36,14 @@ from tuner.cli.output import print_json, print_rich, say
 @click.option(
     "--no-calibrate", is_flag=True, help="Exit 4 where this machine is not calibrated, instead of measuring it first."
 )
-@with_options(demo_option, workload_option, set_option, json_option, verbose_option)
+@with_options(rpc_option, demo_option, workload_option, set_option, json_option, verbose_option)
 def command(
     *,
     models: tuple[str, ...],
     objective: str,
     machine: str,
     no_calibrate: bool,
+    rpc: str,
     demo: bool,
     workload: str,
     settings: tuple[str, ...],
@@ -52,15 +55,16 @@ def command(
     from tuner.roofline.ceilings import Ceilings
     from tuner.session.predicting import PredictRequest, find_stored_figures, predict_models
 
+    servers = read_servers(rpc)
     request = PredictRequest(
-        models=models, demo=demo, workload=workload, settings=settings, objective=objective, machine=machine
+        models=models, demo=demo, workload=workload, settings=settings, objective=objective, machine=machine, rpc=servers
     )
 
     def find_figures(profile: HardwareProfile) -> Ceilings:
         from tuner.cli.interrupts import hear_interrupts
 
         with hear_interrupts(answer="Stopping; nothing is kept.", at_once=True) as stop:
-            return find_stored_figures(profile, may_calibrate=not no_calibrate, say=say, stop=stop)
+            return find_stored_figures(profile, servers=servers, may_calibrate=not no_calibrate, say=say, stop=stop)
 
     forecasts = predict_models(request, find_figures=find_figures)
     for reason in forecasts.passed_over:

@@ -30,6 +30,25 @@ def collect_devices(native: Native, rpc_servers: tuple[str, ...]) -> Any:
     return (ctypes.c_void_p * (len(found) + 1))(*found, None)
 
 
+def describe_devices(native: Native, rpc_servers: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Those devices by name, in the order of main_gpu, with the memory that they tell of, bytes. Raises EngineError."""
+    devices = collect_devices(native, rpc_servers)
+    return [_describe_device(native, device) for device in devices or () if device]
+
+
+def _describe_device(native: Native, device: int) -> dict[str, Any]:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    ask = native.library.ggml_backend_dev_memory
+    ask.restype, ask.argtypes = None, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)]
+    ask(device, ctypes.byref(free), ctypes.byref(total))
+    return {
+        "name": native.call_text("ggml_backend_dev_name", (ctypes.c_void_p, device)),
+        "description": native.call_text("ggml_backend_dev_description", (ctypes.c_void_p, device)),
+        "free_bytes": free.value or None,
+        "total_bytes": total.value or None,
+    }
+
+
 def _reach_server(native: Native, endpoint: str) -> list[int]:
     _require_listener(endpoint)
     registry = native.call_pointer("ggml_backend_rpc_add_server", (ctypes.c_char_p, endpoint.encode()))

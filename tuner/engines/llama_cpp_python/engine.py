@@ -15,6 +15,7 @@ import msgspec
 from tuner.engines.base import Engine, EngineError, Prepared, PrepareRequest, RuntimeFacts, Turn, TurnRequest
 from tuner.engines.llama_cpp_python.batches import Batch, build_prompt_batches, build_step_batches
 from tuner.engines.llama_cpp_python.context import Context
+from tuner.engines.llama_cpp_python.devices import describe_devices
 from tuner.engines.llama_cpp_python.history import History
 from tuner.engines.llama_cpp_python.model import Model
 from tuner.engines.llama_cpp_python.native import Native
@@ -119,6 +120,8 @@ class LlamaCppPythonEngine(Engine):
             return quantise(self._load_native(), arguments)
         if name == "probe":
             return probe(self._load_native(), arguments)
+        if name == "devices":
+            return {"devices": describe_devices(self._load_native(), tuple(arguments.get("rpc_servers", ())))}
         return super().run_task(name, arguments)
 
     def close(self) -> None:

@@ -51,6 +51,12 @@ class Native:
         found: int | None = function(*(value for _, value in arguments))
         return found
 
+    def call_text(self, name: str, *arguments: tuple[Any, Any]) -> str:
+        """The same for one that returns text; "" for none."""
+        function = getattr(self.library, name)
+        function.restype, function.argtypes = ctypes.c_char_p, [kind for kind, _ in arguments]
+        return bytes(function(*(value for _, value in arguments)) or b"").decode(errors="replace")
+
     def call_number(self, name: str, *arguments: tuple[Any, Any]) -> int:
         """The same for one that returns a number."""
         function = getattr(self.library, name)
