@@ -265,7 +265,9 @@ def test_a_drifting_machine_is_noted_and_does_not_fool_the_search():
     )
     measurer = FakeMeasurer(noise=0.003, drift=lambda count: 1.0 if count < 14 else 1.3)
     result = run(make_request(space, MEMORY), measurer)
-    assert any("slower" in note for note in result.notes)
+    told = [note for note in result.notes if "slower" in note]
+    assert told
+    assert all("let the machine cool down, and go on with --resume" in note for note in told)
     assert result.best.config.threads in {5, 6, 7}
 
 

@@ -14,6 +14,7 @@ from tuner.units import format_ratio
 EVERY: Final = 6
 """Trials between two runs of the incumbent."""
 NOTABLE: Final = 0.10
+_COOL_DOWN: Final = " If it is heat, Ctrl-C, let the machine cool down, and go on with --resume."
 
 
 class DriftWatch:
@@ -54,6 +55,6 @@ class DriftWatch:
         word, factor = ("slower", ratio) if ratio > 1 else ("faster", 1 / ratio)
         self._note(
             f"The machine became {format_ratio(factor)} {word} during the search (trial {repeat.trial.number}); "
-            "later points are compared with it as it is now."
+            f"later points are compared with it as it is now.{_COOL_DOWN if ratio > 1 else ''}"
         )
         history.set_slowdown(history.slowdown * ratio)
