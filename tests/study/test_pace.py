@@ -63,7 +63,8 @@ class TestDivision:
     @pytest.mark.parametrize("budget_s", [50, 60, 75, 90, 120, 180, 240, 600])
     def test_the_fewest_rounds_always_fit_behind_the_search(self, budget_s: float) -> None:
         division = divide(budget_s)
-        proof_s = 2 * FEWEST_PAIRS * PACE.expect(division.round_plan)
+        later_s = (FEWEST_PAIRS - 1) * PACE.expect(division.later_plan)
+        proof_s = 2 * (PACE.expect(division.round_plan) + later_s)
         assert division.missing_s == 0
         assert division.search_ends_s + proof_s <= budget_s - 1.0 + 1e-9
         assert division.search_ends_s > 15.0
@@ -73,6 +74,13 @@ class TestDivision:
         assert lengths == sorted(lengths)
         assert lengths[0] >= SHORT_DECODE
         assert lengths[0] < lengths[-1] == 256
+
+    def test_a_short_budget_reads_a_prompt_that_no_goal_needs_once(self) -> None:
+        """Its figure exists all the same; where a goal needs it, every round reads it."""
+        assert [plan.prefill for plan in (divide(60).round_plan, divide(60).later_plan)] == [True, False]
+        assert divide(600).later_plan.prefill
+        wanted = divide_budget(request(60, goals="latency"), PACE, ends_s=59.0, elapsed_s=15.0, loads=False)
+        assert wanted.later_plan.prefill
 
     def test_a_budget_without_room_for_a_proof_says_how_much_it_lacks(self) -> None:
         division = divide(30)
@@ -136,6 +144,9 @@ def test_a_short_budget_still_proves_a_gain() -> None:
     assert len(lengths) == 1
     assert lengths < set(range(SHORT_DECODE, 256))
     assert any(f"write {lengths.pop()} of 256 tokens" in event.text for event in events if isinstance(event, Note))
+    figures = result.best.outcome.measurement if result.best.outcome else None
+    assert figures is not None
+    assert figures.ttft_ms is not None
 
 
 def test_without_anything_to_prove_the_search_gets_the_time_for_the_proof() -> None:
@@ -160,7 +171,8 @@ def test_a_short_budget_begins_with_a_short_answer() -> None:
 
 
 def test_a_budget_too_short_for_any_proof_says_what_one_takes() -> None:
-    result = run(make_request(wide(), "memory://", budget_s=25.0, workload=CHAT), FakeMeasurer(cost=slow))
+    wanted = make_request(wide(), "memory://", goals="latency", budget_s=20.0, workload=CHAT)
+    result = run(wanted, FakeMeasurer(cost=slow))
     assert any("too short to prove a gain, which takes" in note for note in result.notes)
     assert not result.gain.significant
 

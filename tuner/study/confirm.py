@@ -21,7 +21,7 @@ from tuner.study.attempt import Attempt
 from tuner.study.bench import Bench, rescore
 from tuner.study.events import RoundFinished
 from tuner.study.merging import merge_outcomes
-from tuner.study.pace import FEWEST_PAIRS, Pace
+from tuner.study.pace import FEWEST_PAIRS, Division, Pace
 from tuner.study.ranking import Cost, count_changes, find_cost
 from tuner.study.result import Gain
 from tuner.trial import Trial
@@ -67,14 +67,14 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 class Confirmation:
     """Runs the rounds."""
 
-    def __init__(self, bench: Bench, baseline: Finalist, finalists: list[Finalist], *, pace: Pace, plan: Plan) -> None:
-        """`plan` is what each run measures, and `pace` says how long that takes before one was run."""
+    def __init__(self, bench: Bench, baseline: Finalist, finalists: list[Finalist], *, pace: Pace, division: Division) -> None:
+        """`division` says what each run measures, and `pace` how long that takes before one was run."""
         self._bench = bench
-        self._plan = plan
+        self._pace, self._division = pace, division
         self._baseline = baseline
         self._finalists = list(finalists)
         self._runs: list[Attempt] = []
-        self._longest_run_s = pace.expect(plan)
+        self._longest_s: dict[tuple[RunConfig, Plan], float] = {}
 
     def confirm(self) -> Confirmed:
         """Select, then compare. Raises NothingFeasibleError when the default stopped working."""
@@ -97,24 +97,27 @@ class Confirmation:
     def _drop_what_there_is_no_time_for(self) -> None:
         """Rounds that prove a gain come first: finalists beyond the best are dropped where both do not fit the budget."""
         while len(self._finalists) > 1:
-            if self._has_time(SELECTION_ROUNDS * (1 + len(self._finalists)) + 2 * LEAST_ROUNDS):
+            plan = self._division.later_plan
+            selection_s = SELECTION_ROUNDS * self._expect([self._baseline, *self._finalists], plan)
+            if selection_s + LEAST_ROUNDS * self._expect([self._baseline, self._finalists[0]], plan) <= self._bench.left_s:
                 return
             self._finalists.pop()
 
     def _repeat(self, runners: list[Finalist], rounds: int, *, selecting: bool) -> None:
         for number in range(1, rounds + 1):
-            if not self._has_time(len(runners)):
+            if not self._has_time(runners, number):
                 return
             self._run_round(runners, number, selecting=selecting)
             self._bench.emit(RoundFinished(number=number, selecting=selecting, ratio=None, low=None, high=None))
 
     def _run_round(self, runners: list[Finalist], number: int, *, selecting: bool) -> None:
-        shift = number % len(runners)
+        shift, plan = number % len(runners), self._plan(number)
         for runner in runners[shift:] + runners[:shift]:
             before = self._bench.elapsed_s
-            attempt = self._bench.run_round(runner.values, self._plan, number=number, selecting=selecting)
+            attempt = self._bench.run_round(runner.values, plan, number=number, selecting=selecting)
             self._runs.append(attempt)
-            self._longest_run_s = max(self._longest_run_s, self._bench.elapsed_s - before)
+            key = (runner.trial.config, plan)
+            self._longest_s[key] = max(self._longest_s.get(key, 0.0), self._bench.elapsed_s - before)
             if runner is self._baseline:
                 self._check_baseline(attempt)
 
@@ -128,9 +131,16 @@ class Confirmation:
                 f"What was measured is kept; go on with --resume {self._bench.record.name}.",
             )
 
-    def _has_time(self, runs: int) -> bool:
-        """Whether so many runs end within the budget, each as long as the longest so far."""
-        return runs * self._longest_run_s <= self._bench.left_s
+    def _plan(self, number: int) -> Plan:
+        return self._division.round_plan if number == 1 else self._division.later_plan
+
+    def _has_time(self, runners: list[Finalist], number: int) -> bool:
+        """Whether a round ends within the budget."""
+        return self._expect(runners, self._plan(number)) <= self._bench.left_s
+
+    def _expect(self, runners: list[Finalist], plan: Plan) -> float:
+        """Seconds that one run of each takes: as the longest of its own so far, else as the default's pace has it."""
+        return sum(self._longest_s.get((runner.trial.config, plan), self._pace.expect(plan)) for runner in runners)
 
     def _select(self) -> Finalist | None:
         """The finalist to compare: feasible, best by its median here, of near equals the simplest."""
@@ -157,7 +167,7 @@ class Confirmation:
     def _compare(self, winner: Finalist) -> Gain:
         gain = self._make_gain(winner)
         for number in range(1, MOST_ROUNDS + 1):
-            if not self._has_time(2) or self._fails_again(winner):
+            if not self._has_time([self._baseline, winner], number) or self._fails_again(winner):
                 break
             self._run_round([self._baseline, winner], number, selecting=False)
             gain = self._make_gain(winner)

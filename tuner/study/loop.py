@@ -117,7 +117,7 @@ class _Study:
         title = "The finalists and the default in turn" if finalists else "The default once more; nothing looked better"
         self._bench.emit(StageStarted(stage="confirm", title=title))
         default = Finalist(trial=baseline.trial, values=baseline.values)
-        confirmed = Confirmation(self._bench, default, finalists, pace=pace, plan=division.round_plan).confirm()
+        confirmed = Confirmation(self._bench, default, finalists, pace=pace, division=division).confirm()
         return self._make_result(confirmed, stop_reason)
 
     def _find_baseline(self) -> Attempt:

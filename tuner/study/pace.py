@@ -1,16 +1,18 @@
 """How long a run will take, as the default configuration's own runs tell it, and how a budget is divided by it.
 
 The rounds that prove a gain are set aside first and the search gets the rest; where full turns are too long for that, the
-rounds write a shorter answer.
+rounds write a shorter answer, and read a prompt that no goal needs in the first of them only.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final, Self
 
 import msgspec
 
 from tuner.measure.record import Outcome, Plan
+from tuner.objective import needed_phases
 from tuner.study.request import CONFIRM_SHARE, StudyRequest
 from tuner.study.strategy import SHORT_DECODE, plan_round
 
@@ -18,6 +20,8 @@ PROOF_SHARE: Final = 0.6
 """Part of what is left after the default was run, that the proof may take from the search where the budget is short."""
 FEWEST_PAIRS: Final = 3
 """Rounds of two runs each that bear an interval."""
+_MARGIN: Final = 1.1
+"""What is to be proved may well take longer than the default in one of its phases."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +69,9 @@ class Division(msgspec.Struct, frozen=True, kw_only=True):
     search_ends_s: float
     """On the study's clock, s: no trial of the search is to end later."""
     round_plan: Plan
-    """What each run of a round measures."""
+    """What each run of the first round measures."""
+    later_plan: Plan
+    """What each run of the rounds after it measures."""
     missing_s: float = 0.0
     """Time that a proof lacks even with the shortest runs, s; 0 where it fits."""
 
@@ -81,15 +87,33 @@ def divide_budget(
     left_s = max(0.0, ends_s - elapsed_s)
     usual_ends_s = min(ends_s, request.budget_s * (1 - CONFIRM_SHARE))
     room_s = max(request.budget_s * CONFIRM_SHARE, left_s * PROOF_SHARE)
-    plan = plan_round(request)
-    least = min(plan.decode_tokens, SHORT_DECODE)
+    first, later = _fit_rounds(request, pace, room_s, loads=loads, tokens=tokens)
+    proof_s = expect_proof(pace, first, later, loads=loads)
+    missing_s = max(0.0, proof_s - left_s)
+    search_ends_s = usual_ends_s if missing_s else min(usual_ends_s, ends_s - proof_s)
+    return Division(search_ends_s=search_ends_s, round_plan=first, later_plan=later, missing_s=missing_s)
+
+
+def expect_proof(pace: Pace, first: Plan, later: Plan, *, loads: bool) -> float:
+    """Seconds that the fewest rounds take."""
+    return 2 * _MARGIN * (pace.expect(first, loads=loads) + (FEWEST_PAIRS - 1) * pace.expect(later, loads=loads))
+
+
+def _fit_rounds(request: StudyRequest, pace: Pace, room_s: float, *, loads: bool, tokens: int | None) -> tuple[Plan, Plan]:
+    """Plans of the first round and of later ones that fit into `room_s`, or the shortest there are."""
+    first = later = plan_round(request)
     if tokens is not None:
-        plan = msgspec.structs.replace(plan, decode_tokens=tokens)
-    elif pace.token_s > 0:
-        over_s = pace.expect(plan, loads=loads) - room_s / (2 * FEWEST_PAIRS)
-        fitting = plan.decode_tokens - max(0, -int(-over_s // pace.token_s))
-        plan = msgspec.structs.replace(plan, decode_tokens=max(least, fitting))
-    proof_s = 2 * FEWEST_PAIRS * pace.expect(plan, loads=loads)
-    if proof_s > left_s:
-        return Division(search_ends_s=usual_ends_s, round_plan=plan, missing_s=proof_s - left_s)
-    return Division(search_ends_s=min(usual_ends_s, ends_s - proof_s), round_plan=plan)
+        return (_cut(first, tokens),) * 2
+    if expect_proof(pace, first, later, loads=loads) <= room_s:
+        return first, later
+    later = msgspec.structs.replace(later, prefill=needed_phases(request.goals, request.limits)[0])
+    over_s = expect_proof(pace, first, later, loads=loads) - room_s
+    if over_s <= 0 or pace.token_s <= 0:
+        return first, later
+    cut = math.ceil(over_s / (2 * FEWEST_PAIRS * _MARGIN * pace.token_s))
+    length = max(min(first.decode_tokens, SHORT_DECODE), first.decode_tokens - cut)
+    return _cut(first, length), _cut(later, length)
+
+
+def _cut(plan: Plan, tokens: int) -> Plan:
+    return msgspec.structs.replace(plan, decode_tokens=tokens)
