@@ -51,6 +51,15 @@ def test_the_truth_lies_within_three_deviations_nearly_everywhere():
         assert np.mean(np.abs(mean - TRUTH) <= 3 * sd) >= 0.9
 
 
+def test_what_two_settings_did_together_may_be_due_to_either():
+    """Two changed settings made it slower by a factor of three: with one of them alone, both slow and fast are possible."""
+    codes = np.array([[0.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    process = fit_process(codes, np.log([1.0, 3.0, 1.0, 3.0]), np.full(4, 0.01), ~ALL, expected=0.1)
+    mean, sd = process.predict(np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+    assert np.all(mean - 2 * sd < 0.0)
+    assert np.all(mean + 2 * sd > np.log(3.0))
+
+
 def test_settings_that_are_not_relevant_change_nothing():
     """Points that differ in such settings only are one point: what is known of one is known of all."""
     mean, sd = believe(choose(20), None, relevant=np.array([True, True, False])).expect(GRID, np.zeros(len(GRID)))

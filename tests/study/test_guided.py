@@ -66,6 +66,22 @@ def test_the_search_ends_where_nothing_can_be_expected_to_be_better():
     assert len(result.trials) < len(FakeSpace(NARROW).every()) / 10
 
 
+def turn(config):
+    """Without flash attention a small micro-batch is best by far, and a large one as bad as predicted."""
+    ttft, step = cost_of(config)
+    return (ttft * (config.ubatch_size / 1024) ** 0.5, step * 0.8) if config.flash_attn == "off" else (ttft, step)
+
+
+@pytest.mark.parametrize("predict", [make_predict(cost_of), None])
+def test_a_combination_that_predictions_deny_is_found_before_the_search_ends(predict):
+    found = 0
+    for seed in range(4):
+        request = make_request(FakeSpace(NARROW), "memory://", goals="ttft", seed=seed, predict=predict)
+        best = run(request, FakeMeasurer(noise=0.01, seed=seed, cost=turn)).best.config
+        found += (best.flash_attn, best.ubatch_size) == ("off", 64)
+    assert found >= 3
+
+
 def test_points_without_a_prediction_can_win():
     """The predictor knows nothing of the best thread count."""
     known = make_predict(lambda config: None if config.threads == 6 else cost_of(config))

@@ -13,24 +13,20 @@ NOTICEABLE: Final = 0.01
 """A share of the goal below which a difference is not worth a changed setting."""
 _SURE: Final = 3.0
 """Standard deviations of optimism that a point is granted before it is left out."""
-_WORTHWHILE: Final = 0.00001
-"""Expected improvement, as a share of the goal, below which no further run is worth its time."""
-_PROMISING: Final = 0.001
-"""The same once many runs in a row brought nothing."""
+_LITTLE_HOPE: Final = 0.01
+"""How likely it may be that some point is noticeably better, for the search to end."""
 _ALIKE: Final = 0.98
 """Candidates that promise this share of the most are told apart by how simple they are."""
 _POSSIBLE: Final = 0.01
 """A candidate less likely than this to keep the limits is not run."""
 
 
-def choose_next(
-    outlook: Outlook, seen: Collection[int], allowed: Collection[int], changes: Sequence[int], *, is_patient: bool = True
-) -> int | None:
-    """The row of the candidate to run, None when the optimistic bound of none beats what was seen, or by too little.
+def choose_next(outlook: Outlook, seen: Collection[int], allowed: Collection[int], changes: Sequence[int]) -> int | None:
+    """The row of the candidate to run, None when it is unlikely that any of them is noticeably better than what was seen.
 
     `seen` rows have figures, `allowed` ones may be run; `changes` counts each row's differences from the default. After the
-    first point comes the best by expectation; from then on the one from which most improvement is to be expected. Without
-    patience, only what promises a gain that could be seen is run.
+    first point comes the best by expectation; from then on the one from which most improvement is to be expected. How many
+    there are counts: a hundred points of little hope each are worth as much as one of much.
     """
     rows = np.array(sorted(row for row in allowed if outlook.feasible[row] > _POSSIBLE), dtype=np.int64)
     if not len(rows):
@@ -44,8 +40,9 @@ def choose_next(
         return None
     if len(seen) == 1:
         return int(hopeful[np.argmin(outlook.mean[hopeful])])
-    gains = outlook.improvement(best)[hopeful]
-    return _pick(hopeful, gains, changes) if gains.max() >= (_WORTHWHILE if is_patient else _PROMISING) else None
+    if 1 - np.prod(1 - outlook.chance(best - NOTICEABLE)[rows]) < _LITTLE_HOPE:
+        return None
+    return _pick(hopeful, outlook.improvement(best)[hopeful], changes)
 
 
 def _pick(rows: np.ndarray[tuple[int], np.dtype[np.int64]], merit: np.ndarray, changes: Sequence[int]) -> int:

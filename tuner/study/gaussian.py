@@ -33,6 +33,8 @@ _OWNS: Final = (0.33, 1.0, 3.0)
 _WIDTH: Final = 1.2
 """Standard deviation of a scale's own logarithm, before data."""
 _SWEEPS: Final = 2
+_READINGS: Final = 8
+"""Choices of scales that are kept: what few points leave open about the scales is part of what is not known."""
 
 
 class Scales(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +57,26 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Of a single point."""
 
 
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """The data as one choice of scales reads them."""
+
+    scales: Scales
+    """The choice."""
+    likely: float
+    """How likely it is after data; all readings of a process sum to 1."""
+    factor: Array
+    """Cholesky factor of the covariance of what was seen."""
+    weights: Array
+    """That covariance's inverse times the data."""
+
+    def predict(self, alike: Array, same: Array) -> tuple[Array, Array]:
+        """Mean and variance of points, by how alike they and what was seen are, and where they are the same."""
+        cross = _combine(alike, self.scales) + self.scales.own**2 * same
+        solved = np.linalg.solve(self.factor, cross.T)
+        itself = _combine(np.ones((len(alike), 1, 1)), self.scales)[0, 0] + self.scales.own**2
+        return cross @ self.weights, np.maximum(itself - np.square(solved).sum(axis=0), 1e-12)
+
+
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """A process that has seen its data."""
 
@@ -62,22 +84,20 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Points seen, one a row."""
     ordered: NDArray[np.bool_]
     """Which settings have an order."""
-    scales: Scales
-    """Of highest posterior density."""
     evidence: float
-    """Log of that density, up to a constant that all processes over these data share."""
-    factor: Array
-    """Cholesky factor of the covariance of what was seen."""
-    weights: Array
-    """That covariance's inverse times the data."""
+    """Log of the highest posterior density of scales, up to a constant that all processes over these data share."""
+    readings: tuple[Reading, ...]
+    """Likeliest first."""
 
     def predict(self, codes: Array) -> tuple[Array, Array]:
         """Mean and standard deviation at other points, one a row; in log units, noise of a measurement left out."""
-        seen = correlate(codes, self.codes, self.ordered)
-        cross = _combine(seen, self.scales) + self.scales.own**2 * _same(codes, self.codes)
-        solved = np.linalg.solve(self.factor, cross.T)
-        itself = _combine(np.ones((len(self.ordered), 1, 1)), self.scales)[0, 0] + self.scales.own**2
-        return cross @ self.weights, np.sqrt(np.maximum(itself - np.square(solved).sum(axis=0), 1e-12))
+        alike, same = correlate(codes, self.codes, self.ordered), _same(codes, self.codes)
+        found = [reading.predict(alike, same) for reading in self.readings]
+        likely = np.array([reading.likely for reading in self.readings])[:, None]
+        means = np.array([mean for mean, _ in found])
+        mean = (likely * means).sum(axis=0)
+        variance = (likely * (np.array([each for _, each in found]) + np.square(means - mean))).sum(axis=0)
+        return mean, np.sqrt(variance)
 
 
 def fit_process(
@@ -94,18 +114,8 @@ def fit_process(
     `expected` is the size of effects believed in before data, `own` that of what a single point has for itself.
     """
     fitter = _Fitter(codes, data, noise, ordered, Sizes(expected=expected, own=own))
-    scales = fitter.search()
-    covariance = fitter.covariance(scales)
-    factor = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
-    weights = np.asarray(np.linalg.solve(covariance, data), dtype=np.float64)
-    return Process(
-        codes=codes,
-        ordered=ordered,
-        scales=scales,
-        evidence=fitter.judge(scales),
-        factor=factor,
-        weights=weights,
-    )
+    evidence = fitter.judge(fitter.search())
+    return Process(codes=codes, ordered=ordered, evidence=evidence, readings=fitter.read())
 
 
 def correlate(one: Array, other: Array, ordered: NDArray[np.bool_]) -> Array:
@@ -122,6 +132,7 @@ class _Fitter:
         self._alike = correlate(codes, codes, ordered)
         self._same = _same(codes, codes)
         self._data, self._noise, self._sizes = data, np.diag(np.square(noise)), sizes
+        self._judged: dict[Scales, float] = {}
 
     def search(self) -> Scales:
         best = Scales(effects=(self._sizes.expected,) * len(self._alike), joint=1.0, own=self._sizes.own)
@@ -136,8 +147,25 @@ class _Fitter:
     def _choose(self, choices: list[Scales]) -> Scales:
         return max(choices, key=self.judge)
 
+    def read(self) -> tuple[Reading, ...]:
+        """The likeliest scales that the search came by."""
+        ranked = sorted(self._judged.items(), key=lambda pair: -pair[1])[:_READINGS]
+        likely = np.exp([density - ranked[0][1] for _, density in ranked])
+        return tuple(self._read(scales, float(each / likely.sum())) for (scales, _), each in zip(ranked, likely, strict=True))
+
+    def _read(self, scales: Scales, likely: float) -> Reading:
+        covariance = self.covariance(scales)
+        factor = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
+        weights = np.asarray(np.linalg.solve(covariance, self._data), dtype=np.float64)
+        return Reading(scales=scales, likely=likely, factor=factor, weights=weights)
+
     def judge(self, scales: Scales) -> float:
         """Log marginal likelihood and log prior density of the scales."""
+        if scales not in self._judged:
+            self._judged[scales] = self._judge(scales)
+        return self._judged[scales]
+
+    def _judge(self, scales: Scales) -> float:
         factor = np.linalg.cholesky(self.covariance(scales))
         solved = np.linalg.solve(factor, self._data)
         likelihood = -0.5 * float(solved @ solved) - float(np.log(np.diag(factor)).sum())

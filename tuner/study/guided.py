@@ -5,6 +5,7 @@ What is expected comes from predictions, where there are some, and from all shor
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Walk = Generator[Proposal, None, None]
 _LEAST_NOISE: Final = 0.005
+_CREDIT: Final = 4.0
+"""Runs that the deviations are believed to have foretold well before there were any."""
 
 
 class Guide:
@@ -45,15 +48,17 @@ class Guide:
         )
         self._centre: dict[str, Any] | None = None
         self._looked: tuple[tuple[int, int, int], Outlook] | None = None
+        self._surprises: dict[int, list[float]] = {goal: [] for goal in range(len(request.goals))}
 
     def search(self, history: History, goal: int, model: Any, try_short: Callable[[dict[str, Any]], Walk]) -> Walk:
         """Proposals for the goal at `goal`, of points with this file (None: there is only one)."""
         asked: set[int] = set()
-        fruitless = 0
-        while (row := self._choose(history, goal, model, asked, fruitless)) is not None:
+        while (row := self._choose(history, goal, model, asked)) is not None:
             asked.add(row)
+            expected = self._look(history, goal)
             yield from try_short(self.candidates.values[row])
-            fruitless = 0 if self.find_best(history, goal, model) == self.candidates.values[row] else fruitless + 1
+            if row in self._list_seen(history, model):
+                self._note_surprise(expected, self._look(history, goal), row, goal)
 
     def find_best(self, history: History, goal: int, model: Any) -> dict[str, Any] | None:
         """The point with figures of which most is expected; None without one that keeps the limits."""
@@ -61,7 +66,7 @@ class Guide:
         rows = [row for row in self._list_seen(history, model) if outlook.feasible[row] > 0.5]
         return self.candidates.values[min(rows, key=lambda row: float(outlook.mean[row]))] if rows else None
 
-    def _choose(self, history: History, goal: int, model: Any, asked: set[int], fruitless: int) -> int | None:
+    def _choose(self, history: History, goal: int, model: Any, asked: set[int]) -> int | None:
         best = self.find_best(history, goal, model)
         if best is not None and best != self._centre:
             self.candidates.add_around(best)
@@ -71,8 +76,17 @@ class Guide:
         rows = self._list_rows(model)
         allowed = [row for row in rows if row not in seen | asked | told and self._may_fit(history, row)]
         changes = [count_changes(config, history.baseline) for config in self.candidates.configs]
-        is_patient = fruitless < self._request.patience
-        return choose_next(self._look(history, goal), seen, allowed, changes, is_patient=is_patient)
+        outlook = self._look(history, goal).widen(self._find_doubt(goal))
+        return choose_next(outlook, seen, allowed, changes)
+
+    def _note_surprise(self, expected: Outlook, found: Outlook, row: int, goal: int) -> None:
+        """Remember how far off the expectation of a point was, in its own deviations."""
+        self._surprises[goal].append(float((found.mean[row] - expected.mean[row]) / expected.sd[row]))
+
+    def _find_doubt(self, goal: int) -> float:
+        """How many times larger the errors of the expectations were than their deviations; never less than 1."""
+        squares = [surprise**2 for surprise in self._surprises[goal]]
+        return max(1.0, math.sqrt((_CREDIT + sum(squares)) / (_CREDIT + len(squares))))
 
     def _look(self, history: History, goal: int) -> Outlook:
         """The goal as all attempts so far let it be seen; kept until there is another attempt or candidate."""

@@ -69,6 +69,15 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         gain: Array = np.maximum(gap * _probability(z) + self.sd * density, 0.0) * self.feasible
         return gain
 
+    def chance(self, level: float) -> Array:
+        """How likely each candidate lies below `level` and keeps the limits."""
+        found: Array = _probability((level - self.mean) / self.sd) * self.feasible
+        return found
+
+    def widen(self, factor: float) -> Outlook:
+        """The same with deviations that are so many times larger."""
+        return msgspec.structs.replace(self, sd=self.sd * factor)
+
 
 class Surrogate:
     """Learns from observations."""
