@@ -248,10 +248,12 @@ class TestFormats:
 
         mixed = make_model(quant="Q8_0", bits=8.5)
         held = (("Q8_0", 34_000), ("F16", 64_000), ("F32", 512))
-        layers = tuple(msgspec.structs.replace(layer, matrices=held) for layer in mixed.layers)
+        late = (("Q8_0", 17_000),)
+        layers = tuple(msgspec.structs.replace(layer, matrices=held, feed_forward=late) for layer in mixed.layers)
         other = recast_model(msgspec.structs.replace(mixed, layers=layers, output_type="Q8_0"), "Q4_0")
         assert other is not None
         assert other.layers[0].matrices == (("Q4_0", 64_000 * 18 // 32), ("F32", 512))
+        assert other.layers[0].feed_forward == (("Q4_0", 9_000),)
         assert other.output_type == "Q4_0"
 
     def test_rows_that_a_format_cannot_store_have_no_such_file(self) -> None:

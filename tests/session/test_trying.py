@@ -112,6 +112,15 @@ def test_what_there_is_no_time_for_is_left_untried_the_least_promising_first() -
     assert table.now <= 14.0
 
 
+def test_where_not_even_one_change_can_be_tried_in_time_only_the_first_run_is_made() -> None:
+    """Six runs of a second and the note says so; a budget that is kept matters more than a figure that proves nothing."""
+    table = Table(lambda config, _n: 10.0 if config.threads == 1 else 5.0)
+    (finding,), trier = run(table, propose({"threads": 4}), budget_s=3.5)
+    assert finding.measured is None
+    assert table.now == 1.0
+    assert "one run takes about 1.0s, so give it --budget 10s" in trier.notes[0]
+
+
 def test_findings_without_a_change_pass_through() -> None:
     hint = msgspec.structs.replace(propose({}), severity="hint")
     table = Table(lambda _config, _n: 5.0)

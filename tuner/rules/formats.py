@@ -51,6 +51,7 @@ def _recast_layer(layer: LayerSpec, name: str, factor: float) -> LayerSpec:
         weight_bytes=round(layer.weight_bytes * factor),
         expert_bytes=round(layer.expert_bytes * factor),
         matrices=_recast_matrices(layer.matrices, name),
+        feed_forward=_recast_matrices(layer.feed_forward, name),
         expert_matrices=_recast_matrices(layer.expert_matrices, name),
     )
 

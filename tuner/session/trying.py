@@ -1,11 +1,13 @@
 """Tries the changes that findings propose: in turns with the settings in question, until each ratio is settled or time is up.
 
 A round runs the settings in question once and each change once; their order turns from round to round, so that drift of the
-machine meets all alike. Changes that there is no time for are left untried, the least promising first.
+machine meets all alike. Changes that there is no time for are left untried, the least promising first: how many, the first run
+of the settings in question tells.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -18,7 +20,7 @@ from tuner.objective import LARGER_IS_BETTER
 from tuner.rules.base import Expected, Finding, Situation
 from tuner.rules.points import change_point
 from tuner.runconfig import RunConfig
-from tuner.units import format_interval, format_ratio
+from tuner.units import format_duration, format_interval, format_ratio
 
 LEAST_ROUNDS: Final = 3
 MOST_ROUNDS: Final = 10
@@ -28,6 +30,8 @@ _CLEAR: Final = 3.0
 """Half widths from 1 at which the sign of a gain is beyond doubt."""
 _DECODE_TOKENS: Final = 32
 """Enough steps for a mean time per token; the history grows too little meanwhile to matter."""
+_SHORTEST_S: Final = 0.05
+_MARGIN: Final = 1.2
 _METRICS: Final = {"slow-start": "ttft", "slow-output": "tpot", "many-users": "throughput", "long-chat": "latency"}
 
 
@@ -77,6 +81,7 @@ class Trier:
         self._situation, self._measurer, self._tell, self._clock = situation, measurer, tell, clock
         self._ends = clock() + budget_s
         self._baseline_s = 0.0
+        self._run_s = 0.0
         self.baseline: Measurement | None = None
         self.notes: list[str] = []
 
@@ -112,16 +117,29 @@ class Trier:
         runners: list[Attempt | None] = [None, *attempts]
         shift = number % len(runners)
         figures: dict[int, Measurement | None] = {}
+        chosen = attempts
         for runner in runners[shift:] + runners[:shift]:
-            figures[id(runner)] = self._run(runner, attempts)
+            if runner is not None and runner not in chosen:
+                continue
+            figures[id(runner)] = self._run(runner, chosen)
             if runner is None and figures[id(None)] is None:
                 return False
+            if runner is None and number == 0:
+                chosen = attempts[: self._count_affordable()]
         before = figures[id(None)]
         assert before is not None
-        for attempt in attempts:
+        for attempt in chosen:
             self._add(attempt, before, figures[id(attempt)])
-        self._tell(f"round {number + 1}: " + ", ".join(_describe(each) for each in attempts))
-        return True
+        if chosen:
+            self._tell(f"round {number + 1}: " + ", ".join(_describe(each) for each in chosen))
+        return bool(chosen)
+
+    def _count_affordable(self) -> int:
+        """Changes that can be tried in all rounds, if each takes what the first run took without loading the model. That run
+        also started the engine, so one change is begun even where the time seems a little short.
+        """
+        runs = (self._ends - self._clock()) / self._run_s
+        return max(1 if runs >= LEAST_ROUNDS else 0, int((runs - (LEAST_ROUNDS - 1)) / LEAST_ROUNDS))
 
     def _run(self, runner: Attempt | None, attempts: list[Attempt]) -> Measurement | None:
         began = self._clock()
@@ -132,6 +150,7 @@ class Trier:
         if runner is None:
             self._baseline_s = max(self._baseline_s, spent)
             self.baseline = outcome.measurement or self.baseline
+            self._run_s = self._run_s or max(_SHORTEST_S, spent - _find_load_s(outcome.measurement))
         else:
             runner.longest_s = max(runner.longest_s, spent)
         if outcome.measurement is None:
@@ -160,7 +179,15 @@ class Trier:
             if attempt.failed:
                 self.notes.append(f"the change of {attempt.finding.code} does not run: {attempt.failed}")
             elif len(attempt.before) < LEAST_ROUNDS and not self.notes:
-                self.notes.append(f"there was no time to try the change of {attempt.finding.code} properly; give more --budget")
+                needed = _MARGIN * (2 * LEAST_ROUNDS * self._run_s + self._baseline_s)
+                self.notes.append(
+                    f"there was no time to try the change of {attempt.finding.code} properly: one run takes about "
+                    f"{format_duration(self._run_s)}, so give it --budget {math.ceil(needed / 10) * 10}s"
+                )
+
+
+def _find_load_s(measurement: Measurement | None) -> float:
+    return (measurement.load_ms or 0.0) / 1000 if measurement else 0.0
 
 
 def read_metric(measurement: Measurement, metric: str) -> float | None:
