@@ -133,6 +133,20 @@ class TestRemoteDevices:
         assert [note for note in diagnosis.notes if "no figures of a device" in note]
         assert diagnosis.prediction is None
 
+    def test_where_the_servers_are_calibrated_their_layers_are_predicted(self, model: Path) -> None:
+        """And the break-even is told in place of a trial."""
+        asked = DiagnoseRequest(models=(str(model),), rpc=("10.0.0.5:50052",), settings=("n_gpu_layers=2",), workload="quick")
+        diagnosis = run(asked, find=lambda _: make_ceilings(devices=("CPU", "RPC0"), byte_s=1e-8))
+        assert diagnosis.prediction is not None
+        (finding,) = [each for each in diagnosis.findings if each.code == "DEC06"]
+        assert finding.change == {"n_gpu_layers": 5}
+        assert "layers from which the device pays" in {each.what for each in finding.evidence}
+        assert not [note for note in diagnosis.notes if "no figures" in note]
+
+    def test_without_any_calibration_the_note_names_the_servers_too(self, model: Path) -> None:
+        asked = DiagnoseRequest(models=(str(model),), rpc=("10.0.0.5:50052",), workload="quick")
+        assert any("calibrate --rpc" in note for note in run(asked).notes)
+
     def test_a_part_there_is_to_be_compared_with_none(self, model: Path) -> None:
         asked = DiagnoseRequest(models=(str(model),), rpc=("10.0.0.5:50052",), settings=("n_gpu_layers=2",), workload="quick")
         changes = {each.code: each.change for each in run(asked, find=lambda _: make_ceilings()).findings}

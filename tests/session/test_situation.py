@@ -26,6 +26,15 @@ def test_remote_devices_come_before_the_machine_s_own_and_their_memory_is_unknow
     assert add_remote_devices(make_host(), 0) == make_host()
 
 
+def test_calibrated_remote_devices_are_as_many_as_answered_with_the_memory_they_had() -> None:
+    """One server may offer two devices."""
+    ceilings = make_ceilings(devices=("CPU", "RPC0", "RPC1"))
+    told = tuple(msgspec.structs.replace(each, memory_bytes=GIB) for each in ceilings.devices)
+    machine = add_remote_devices(make_host(), 1, msgspec.structs.replace(ceilings, devices=told))
+    assert [(each.name, each.free_bytes) for each in machine.devices] == [("RPC0", GIB), ("RPC1", GIB)]
+    assert add_remote_devices(make_host(), 0, ceilings) == make_host()
+
+
 def test_what_is_on_another_machine_is_not_counted_against_this_one() -> None:
     """A model larger than this machine's memory, all of it behind a link."""
     big = make_model(parameters=8_000_000_000, n_layer=32)

@@ -31,13 +31,14 @@ def advise(checked: Checked, result: StudyResult, machine: HardwareProfile) -> t
     """The findings for the default configuration, as a report holds them; `measured` where the study tried that change."""
     outcome = result.baseline.outcome
     baseline = outcome.measurement if outcome else None
+    ceilings = _find_ceilings(checked, machine)
     situation = describe_point(
         result.baseline.config,
         checked.workload,
         models=checked.models,
-        machine=add_remote_devices(machine, len(checked.request.rpc)),
+        machine=add_remote_devices(machine, len(checked.request.rpc), ceilings),
         memory=checked.memory,
-        ceilings=_find_ceilings(checked, machine),
+        ceilings=ceilings,
     )
     situation = msgspec.structs.replace(situation, measurement=baseline)
     findings = compare_findings(situation, check_situation(situation), (*result.trials, *result.rounds))

@@ -132,8 +132,9 @@ def diagnose(
     """
     began = clock()
     asked = check_request(request)
-    machine = add_remote_devices(profile(), len(asked.rpc))
-    ceilings = _find_ceilings(request, machine, find_figures)
+    own = profile()
+    ceilings = _find_ceilings(request, own, find_figures)
+    machine = add_remote_devices(own, len(asked.rpc), ceilings)
     situation = form_situation(asked, machine, ceilings)
     findings = check_situation(situation)
     notes = list_notes(asked, situation, findings)
@@ -163,6 +164,10 @@ _NO_FIGURES: Final = (
     "this machine is not calibrated, so gains cannot be predicted and rules that need predictions are silent; "
     "`rooftune calibrate` changes that"
 )
+_NO_SERVER_FIGURES: Final = (
+    "this machine or a server of --rpc is not calibrated, so gains cannot be predicted and rules that need them are silent; "
+    "`rooftune calibrate --rpc` with the same servers changes that"
+)
 _NO_DEVICE_FIGURES: Final = (
     "the calibration has no figures of a device that these settings put layers on, so rules that need predictions are silent; "
     "--verify tries what is proposed"
@@ -182,7 +187,7 @@ def list_notes(asked: Asked, situation: Situation, findings: tuple[Finding, ...]
     about_memory = asked.symptom == "out-of-memory" or any(finding.severity == "stops" for finding in findings)
     beside = find_projectors(asked.spec) if about_memory and asked.projector is None else ()
     told = (
-        _NO_FIGURES if situation.ceilings is None else "",
+        (_NO_SERVER_FIGURES if asked.rpc else _NO_FIGURES) if situation.ceilings is None else "",
         _NO_DEVICE_FIGURES if bare and not known else "",
         _ONE_USER if asked.symptom == "many-users" and asked.workload.users < 2 else "",
         asked.projector.note if asked.projector else "",

@@ -23,6 +23,7 @@ from tuner.runconfig import RunConfig
 from tuner.session.guarding import MemoryRules
 from tuner.workload import Workload
 
+_REMOTE: Final = "RPC"
 MOST_SIBLINGS: Final = 24
 """Files beside the model whose headers are read."""
 
@@ -66,9 +67,16 @@ def describe_point(
     )
 
 
-def add_remote_devices(machine: HardwareProfile, count: int) -> HardwareProfile:
-    """`machine` with `count` devices of other machines before its own, as llama.cpp lists them; their memory is not known."""
-    remote = tuple(DeviceFacts(name=f"RPC{index}", backend="RPC") for index in range(count))
+def add_remote_devices(machine: HardwareProfile, servers: int, ceilings: Ceilings | None = None) -> HardwareProfile:
+    """`machine` with the devices of other machines before its own, as llama.cpp lists them: those that were calibrated, with
+    the memory they had; else one for each of `servers`, of whose memory nothing is known.
+    """
+    timed = [each for each in (ceilings.devices if ceilings and servers else ()) if each.device.startswith(_REMOTE)]
+    memories = [each.memory_bytes for each in timed] or [None] * servers
+    remote = tuple(
+        DeviceFacts(name=f"{_REMOTE}{index}", backend=_REMOTE, free_bytes=memory, total_bytes=memory)
+        for index, memory in enumerate(memories)
+    )
     return msgspec.structs.replace(machine, devices=(*remote, *machine.devices))
 
 
