@@ -127,14 +127,14 @@ def test_a_device_s_figures_leave_the_processor_s_alone() -> None:
 
 
 def test_models_of_other_sizes_tell_how_reading_depends_on_that() -> None:
-    """Half the time for each byte up to 100 MB, and a quarter more above 200 MB: the usual size counts as 1, and so does computing."""
+    """Half the time for each byte up to 100 MB, a quarter more above: the usual size counts as 1, and so does computing."""
     timed = [each if not each.sizes else slow_down(each) for each in time_plan(plan_probes((2,)))]
     fit = fit_ceilings(timed)
     assert len({each.n_bytes for each in fit.readings}) == 5
     for each in fit.readings:
         wanted = 1.0 if each.n_bytes == LARGE_BYTES else 0.5 if each.n_bytes < 1e8 else 1.25
         assert near(each.factor, wanted, 1e-3)
-    assert [each.n_bytes for each in fit.readings if each.tokens > 8] == [LARGE_BYTES]
+    assert [each.n_bytes for each in fit.readings if each.tokens > 16] == [LARGE_BYTES]
     assert fit.formats == fit_ceilings(time_plan(plan_probes((2,)))).formats
 
 

@@ -33,7 +33,7 @@ def reduce(probes: tuple[Probe, ...]) -> tuple[Probe, ...]:
     """One round of one repetition, few tokens, one thread."""
     small = (
         msgspec.structs.replace(
-            probe, cases=tuple(case for case in probe.cases if case.tokens in {1, 16}), rounds=1, visit_s=0.0
+            probe, cases=tuple(case for case in probe.cases if case.tokens in {1, 16, 64}), rounds=1, visit_s=0.0
         )
         for probe in probes
     )

@@ -111,6 +111,26 @@ def test_a_data_sheet_s_figures_are_marked_assumed(model: Path, capsys: pytest.C
     assert "predicted" not in text
 
 
+def test_servers_take_layers_and_their_figures_are_shown(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their calibration is asked for with the machine's; what n_gpu_layers leaves stays here."""
+    import tuner.calibration
+
+    asked: list[tuple[str, ...]] = []
+
+    def find(_machine: HardwareProfile, servers: tuple[str, ...]) -> Ceilings:
+        asked.append(servers)
+        return make_ceilings(devices=("CPU", "RPC0"))
+
+    monkeypatch.setattr(tuner.calibration, "find_ceilings", find)
+    (found,) = ask(capsys, model, "--rpc", "a:1", "--set", "n_gpu_layers=2")
+    assert asked == [("a:1",)]
+    assert [each["device"] for each in found["method"]["devices"]] == ["CPU", "RPC0"]
+    assert found["config"]["n_gpu_layers"] == 2
+    assert found["decode"]["shares"]["link"] > 0
+
+
 def test_several_files_make_one_table_best_first(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the goal; what a folder holds beside models is passed over on stderr."""
     write_llama(model.with_name("large.gguf"), kind=GGMLQuantizationType.F16, n_layer=4, n_ff=2048)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from tuner.calibration.plan import CACHES, HEAD_SIZES, LARGE_BYTES, MANY
+from tuner.calibration.plan import CACHES, FEW, HEAD_SIZES, LARGE_BYTES, MANY
 from tuner.calibration.solving import solve
 from tuner.calibration.timed import Cache, Timed
 from tuner.memory.record import HOST
@@ -137,11 +137,16 @@ def fit_readings(
         found.append(
             ReadingCeiling(device=each.device, threads=each.threads, tokens=each.tokens, n_bytes=n_bytes, factor=figure)
         )
-    return tuple(found) + tuple(
-        ReadingCeiling(device=device, threads=threads, tokens=tokens, n_bytes=LARGE_BYTES, factor=Figure(value=1.0))
-        for device, threads in sorted({(each.device, each.threads) for each in timed})
-        for tokens in sorted({MANY[0], *(each.tokens for each in timed)})
-    )
+    return (*found, *_list_usual(timed))
+
+
+def _list_usual(timed: Sequence[Timed]) -> Iterator[ReadingCeiling]:
+    """The usual size at the same numbers of tokens, and the first one that is only timed in small models."""
+    for device, threads in sorted({(each.device, each.threads) for each in timed}):
+        counts = sorted({each.tokens for each in timed if (each.device, each.threads) == (device, threads)})
+        computing = next((n for n in (*FEW, *MANY) if n > counts[-1]), 2 * counts[-1])
+        for tokens in (*counts, computing):
+            yield ReadingCeiling(device=device, threads=threads, tokens=tokens, n_bytes=LARGE_BYTES, factor=Figure(value=1.0))
 
 
 def fit_device(formats: Iterable[FormatCeiling], device: str = HOST, memory_bytes: int | None = None) -> DeviceCeiling:
@@ -223,6 +228,8 @@ def _fit_threads(timed: Sequence[Timed], attention: Sequence[AttentionCeiling], 
 
 
 _BYTE: Final = "byte "
+_NARROW: Final = "narrow layer"
+"""What a layer costs that does nearly nothing: the least that any layer costs, and what tells a step apart from layers."""
 
 
 def _take_turns(counts: Sequence[int]) -> list[int]:
@@ -263,7 +270,7 @@ def _fit_place(here: Sequence[Timed], known: _Known, unknown: frozenset[str]) ->
     for each in here:
         marks[each.shape.format] = marks.get(each.shape.format) or each.marked
     several = statistics.mode(each.shape.format for each in here)
-    return {
+    figures = {
         name: Figure(
             value=value,
             spread=_spread([fit[name] for fit in each_round], value),
@@ -271,6 +278,8 @@ def _fit_place(here: Sequence[Timed], known: _Known, unknown: frozenset[str]) ->
         )
         for name, value in middle.items()
     }
+    least = figures.pop(_NARROW, figures["layer"])
+    return figures | {"layer": max(figures["layer"], least, key=lambda each: each.value)}
 
 
 def _solve(here: Sequence[Timed], seconds: Sequence[float], known: _Known, unknown: frozenset[str]) -> dict[str, float]:
@@ -290,7 +299,7 @@ def _take_apart(each: Timed, known: _Known, unknown: frozenset[str]) -> tuple[di
     told += each.late_bytes * known.ones[form] if apart else 0.0
     terms = {_BYTE + form: float(each.whole_bytes + (0 if apart else each.late_bytes))}
     wider = each.shape.n_embd / known.width if each.tokens > 1 else 1.0
-    terms["layer"] = layers * wider
+    terms["layer" if each.shape.n_embd >= known.width else _NARROW] = layers * wider
     told += layers * known.layer * (1 - wider)
     for name, amount, value in (
         ("step", 1.0, known.step),

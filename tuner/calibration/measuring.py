@@ -26,7 +26,7 @@ from tuner.memory.record import HOST
 from tuner.roofline.ceilings import Ceilings, DeviceCeiling, join_ceilings
 
 ENGINE: Final = "llama-cpp-python"
-DEVICE_BYTES: Final = 4 * LARGE_BYTES
+DEVICE_BYTES: Final = 2 * LARGE_BYTES
 """Weights of a model that times reading on a device of this machine, whose cache may hold the usual one."""
 DEVICE_SHARE: Final = 0.25
 """Of a device's free memory, at most."""

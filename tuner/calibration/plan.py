@@ -41,17 +41,21 @@ CACHES: Final = (
 HEAD_SIZES: Final = (64, 128, 256)
 """Lengths of a key: the short ones do not fill some vector units. The first is that of the models that time weights."""
 
-LARGE_BYTES: Final = 140 * 10**6
-"""Weights of a model that times reading; 50 MB were seen to be read out of a shared cache four times as fast as 100 MB."""
+LARGE_BYTES: Final = 250 * 10**6
+"""Weights of a model that times reading. Up to 200 MB a part was seen to come from a cache that all cores of a server share,
+twice as fast and differently from hour to hour; larger ones all came from memory.
+"""
 
-SIZES: Final = tuple(size * 10**6 for size in (50, 90, 280, 560))
+SIZES: Final = tuple(size * 10**6 for size in (50, 90, 150, 600))
 """Weights of further models, for how reading depends on that."""
 
-FEW: Final = (1, 2, 8)
+FEW: Final = (1, 2, 8, 16)
 """Tokens at once while reading binds."""
-MANY: Final = (16, 64, 256)
+ALONE: Final = FEW[:2]
+"""The same for one thread among others, which computes so slowly that more tokens bind it."""
+MANY: Final = (64, 256)
 """Tokens at once while computing binds."""
-DEVICE_MANY: Final = (16, 64, 512)
+DEVICE_MANY: Final = (64, 512)
 """The same on a device, which is not busy before."""
 LOOKS: Final = (1, 16, 64, 256)
 """Tokens at once for attention; from 64 on llama.cpp's flash attention works in tiles on the CPU."""
@@ -174,12 +178,15 @@ def _time_narrow(threads: Sequence[int], *, n_layer: int) -> Probe:
 
 
 def _time_link(scale: float) -> list[Probe]:
-    """A wide model, whose hidden state is long, and a narrow one whose cache stays behind, so that each layer crosses."""
+    """A wide model, whose hidden state is long, and a narrow one whose cache stays behind, so that each layer crosses.
+
+    The wide one is small enough to be read out of a cache, so only batches that compute are timed with it.
+    """
     shape = Shape(
         n_layer=2, n_embd=max(WIDTH + 256, round(2048 * scale) // 256 * 256), n_head=1, n_head_kv=1, head_size=64, n_ff=256,
         n_vocab=256, format=REFERENCE,
     )  # fmt: skip
-    wide = tuple(Case(tokens=n, depth=0, threads=1) for n in (1, *DEVICE_MANY))
+    wide = tuple(Case(tokens=n, depth=0, threads=1) for n in DEVICE_MANY)
     return [
         Probe(title="the way there, for much data", shape=shape, cases=wide),
         Probe(
@@ -195,7 +202,8 @@ def _time_large(form: str, threads: Sequence[int], *, n_bytes: float, n_ff: int,
     """As many layers as make up so many bytes, whatever the format."""
     one = make_shape(form, 1, n_ff)
     n_layer = max(1, round(scale * n_bytes / count_bytes(form, one.layer_elements)))
-    cases = tuple(Case(tokens=n, depth=0, threads=count) for count, n in product(threads, FEW))
+    few = {count: ALONE if count == 1 < len(threads) else FEW for count in threads}
+    cases = tuple(Case(tokens=n, depth=0, threads=count) for count in threads for n in few[count])
     title = f"{form}: reading, {n_layer} layers"
     return Probe(title=title, shape=make_shape(form, n_layer, n_ff), cases=cases)
 
@@ -208,7 +216,8 @@ def _time_size(threads: Sequence[int], *, n_bytes: float, scale: float) -> Probe
 def _time_small(
     form: str, threads: Sequence[int], *, n_layer: int, n_ff: int, scale: float, many: Sequence[int] = MANY
 ) -> Probe:
-    cases = tuple(Case(tokens=n, depth=0, threads=count) for count, n in product(threads, many))
+    late = {count: (*FEW[len(ALONE) :], *many) if count == 1 and many is MANY else many for count in threads}
+    cases = tuple(Case(tokens=n, depth=0, threads=count) for count in threads for n in late[count])
     title = f"{form}: computing, {n_layer} layers"
     return Probe(title=title, shape=make_shape(form, max(1, round(n_layer * scale)), n_ff), cases=cases, rounds=2, visit_s=0.01)
 

@@ -80,12 +80,13 @@ def _fill(
     curves = {key: {each.threads: value(each).value for each in group} for key, group in groups.items()}
     filled = list(rows)
     for key, group in groups.items():
-        guide, own = curves.get(reference(group[0]), {}), curves[key]
+        guide: Curve = curves.get(reference(group[0]), {})
+        own: Curve = curves[key]
         model = max(group, key=lambda each: each.threads)
         if len(own) < 2 or min(*guide.values(), *own.values()) <= 0:
             continue
         for count in threads:
-            if count in own or not {count, *own} <= guide.keys():
+            if count in own or not guide.keys() >= {count, *own}:
                 continue
             figure = Figure(
                 value=follow_curve(guide, own, count),
