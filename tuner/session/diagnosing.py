@@ -55,7 +55,7 @@ class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True):
     """First token within this time, such as 2s; "": no promise."""
     verify: bool = False
     """Try each proposed change."""
-    budget: str = "100s"
+    budget: str = "110s"
     """Wall time for all of it when changes are tried."""
     engine: str = DEFAULT_ENGINE
     """What runs the model."""

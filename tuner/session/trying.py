@@ -148,9 +148,10 @@ class Trier:
         outcome = self._measurer.measure(config, self._situation.workload, self._plan(metrics))
         spent = self._clock() - began
         if runner is None:
+            if not self._run_s:
+                spent = self._run_s = max(_SHORTEST_S, spent - _find_load_s(outcome.measurement))
             self._baseline_s = max(self._baseline_s, spent)
             self.baseline = outcome.measurement or self.baseline
-            self._run_s = self._run_s or max(_SHORTEST_S, spent - _find_load_s(outcome.measurement))
         else:
             runner.longest_s = max(runner.longest_s, spent)
         if outcome.measurement is None:

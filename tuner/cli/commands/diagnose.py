@@ -31,7 +31,7 @@ _SYMPTOMS = ("slow-start", "slow-output", "out-of-memory", "many-users", "long-c
 @click.option(
     "--verify", "try_changes", is_flag=True, help="Try each proposed change and put the gain beside the expected one."
 )
-@click.option("--budget", default="100s", show_default=True, metavar="TIME", help="Wall time at most, with --verify.")
+@click.option("--budget", default="110s", show_default=True, metavar="TIME", help="Wall time at most, with --verify.")
 @click.option("--no-calibrate", is_flag=True, help="Do not measure the machine first; rules that need its figures stay silent.")
 @click.option("--reserve", default="", metavar="SIZE", help="Memory to leave alone, such as 2GiB.")
 @click.option("--rpc", default="", metavar="HOST:PORT,…", help="Remote devices that may take layers.")
