@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tuner.calibration.fitting import fit_ceilings, fit_device
-from tuner.calibration.plan import CACHES, DEVICE_FORMATS, FORMATS, LARGE_BYTES, Probe, plan_device, plan_probes
+from tuner.calibration.plan import CACHES, DEVICE_FORMATS, FORMATS, Probe, plan_device, plan_probes
 from tuner.calibration.timed import Timed
 from tuner.roofline.ceilings import Figure
 
@@ -124,24 +124,3 @@ def test_a_device_s_figures_and_its_link_are_told_apart() -> None:
 def test_a_device_s_figures_leave_the_processor_s_alone() -> None:
     both = [*time_plan(plan_probes((2,))), *time_plan(plan_device("RPC0", 0))]
     assert fit_ceilings(both) == fit_ceilings(time_plan(plan_probes((2,))))
-
-
-def test_models_of_other_sizes_tell_how_reading_depends_on_that() -> None:
-    """Half the time for each byte up to 100 MB, a quarter more above: the usual size counts as 1, and so does computing."""
-    timed = [each if not each.sizes else slow_down(each) for each in time_plan(plan_probes((2,)))]
-    fit = fit_ceilings(timed)
-    assert len({each.n_bytes for each in fit.readings}) == 5
-    for each in fit.readings:
-        wanted = 1.0 if each.n_bytes == LARGE_BYTES else 0.5 if each.n_bytes < 1e8 else 1.25
-        assert near(each.factor, wanted, 1e-3)
-    assert [each.n_bytes for each in fit.readings if each.tokens > 16] == [LARGE_BYTES]
-    assert fit.formats == fit_ceilings(time_plan(plan_probes((2,)))).formats
-
-
-def slow_down(each: Timed) -> Timed:
-    n_bytes = each.whole_bytes + each.late_bytes
-    reading = each.whole_bytes * BYTE["Q8_0"] * speed_up(each.threads, each.tokens)
-    reading += each.late_bytes * BYTE["Q8_0"] * speed_up(each.threads, 1)
-    usual = n_bytes * BYTE["Q8_0"] * speed_up(each.threads, each.tokens)
-    factor = 0.5 if n_bytes < 1e8 else 1.25
-    return msgspec.structs.replace(each, seconds=tuple(took - reading + factor * usual for took in each.seconds))

@@ -133,7 +133,8 @@ def test_reading_depends_on_the_size_where_that_was_calibrated() -> None:
 
     rows = [(1, 50, 0.5), (1, 140, 1.0), (16, 140, 1.0)]
     readings = tuple(
-        ReadingCeiling(device="CPU", threads=2, tokens=n, n_bytes=size, factor=figure(value)) for n, size, value in rows
+        ReadingCeiling(device="CPU", format="Q8_0", threads=2, tokens=n, n_bytes=size, factor=figure(value))
+        for n, size, value in rows
     )
     figures = Figures(msgspec.structs.replace(make_ceilings(), readings=readings))
     for tokens, size, value in [
@@ -145,6 +146,6 @@ def test_reading_depends_on_the_size_where_that_was_calibrated() -> None:
         (16, 10, 1.0),
         (64, 10, 1.0),
     ]:
-        assert figures.reading("CPU", 2, tokens, size).value == pytest.approx(value, abs=0.01)
-    assert 0.5 < figures.reading("CPU", 2, 4, 10).value < 1.0
-    assert figures.reading("CUDA0", 0, 1, 10).value == 1.0
+        assert figures.reading("CPU", "Q8_0", 2, tokens, size).value == pytest.approx(value, abs=0.01)
+    assert 0.5 < figures.reading("CPU", "Q8_0", 2, 4, 10).value < 1.0
+    assert figures.reading("CUDA0", "Q8_0", 0, 1, 10).value == 1.0

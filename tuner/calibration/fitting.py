@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from tuner.calibration.plan import CACHES, FEW, HEAD_SIZES, LARGE_BYTES, MANY
+from tuner.calibration.attention import find_op, find_spread, fit_attention
+from tuner.calibration.reading import fit_readings
 from tuner.calibration.solving import solve
-from tuner.calibration.timed import Cache, Timed
+from tuner.calibration.timed import Timed
 from tuner.memory.record import HOST
 from tuner.roofline.ceilings import (
     AttentionCeiling,
@@ -30,12 +31,6 @@ from tuner.roofline.ceilings import (
     ReadingCeiling,
 )
 from tuner.roofline.work import bits_of
-
-SMALLEST_OP_S: Final = 1e-15
-"""An attention figure is never below this: a difference of two times may be lost in their noise."""
-
-LEAST_FACTOR: Final = 0.1
-"""No cache is taken to be more than ten times as fast as memory."""
 
 SMALLEST_CROSSING: Final = 1e-13
 """Seconds a byte (10 TB/s) and seconds a crossing: a link is never taken to be faster."""
@@ -88,65 +83,14 @@ def fit_ceilings(timed: Sequence[Timed], device: str = HOST) -> Fit:
         formats=tuple(each for part in parts for each in part.formats),
         attention=attention,
         fixed=tuple(each for part in parts for each in part.fixed),
-        readings=fit_readings([each for each in mine if each.sizes], parts, attention),
+        readings=fit_readings(
+            [each for each in mine if each.sizes],
+            [each for part in parts for each in part.formats],
+            [each for part in parts for each in part.fixed],
+            attention,
+        ),
         links=tuple(each for part in parts for each in part.links),
     )
-
-
-def fit_attention(timed: Sequence[Timed]) -> tuple[AttentionCeiling, ...]:
-    """Seconds per operation, from batches of one model that differ in the length of their history only."""
-    pairs: dict[tuple[str, Cache, int, int, int], list[Timed]] = defaultdict(list)
-    for each in timed:
-        if each.history:
-            pairs[each.device, each.cache, each.shape.head_size, each.threads, each.tokens].append(each)
-    return tuple(
-        AttentionCeiling(
-            device=device,
-            cache_type_k=cache[0],
-            cache_type_v=cache[1],
-            flash_attn=cache[2],
-            threads=threads,
-            tokens=tokens,
-            head_size=head_size,
-            seconds_per_op=_find_slope(sorted(pair, key=lambda each: each.depth)),
-        )
-        for (device, cache, head_size, threads, tokens), pair in sorted(pairs.items())
-        if len(pair) > 1
-    )
-
-
-def fit_readings(
-    timed: Sequence[Timed], parts: Sequence[Fit], attention: Sequence[AttentionCeiling]
-) -> tuple[ReadingCeiling, ...]:
-    """What a byte takes in models of other sizes, relative to that of the usual one (whose factor is 1).
-
-    Where computing binds the size means nothing: 1 from the first such number of tokens on.
-    """
-    bytes_ = {(each.format, each.threads, each.tokens): each.seconds_per_byte.value for part in parts for each in part.formats}
-    fixed = {(each.threads, each.tokens): each for part in parts for each in part.fixed}
-    found: list[ReadingCeiling] = []
-    for each in timed:
-        place, usual = fixed[each.threads, each.tokens], bytes_[each.shape.format, each.threads, each.tokens]
-        rest = place.step_s.value + each.shape.n_layer * place.layer_s.value
-        rest += each.operations * _find_op(attention, each.threads, each.tokens)
-        n_bytes = each.whole_bytes + each.late_bytes
-        factors = [max(LEAST_FACTOR, (took - rest) / n_bytes / usual) for took in each.seconds] if usual else [1.0]
-        figure = Figure(
-            value=statistics.median(factors), spread=_spread(factors, statistics.median(factors)), marked=each.marked
-        )
-        found.append(
-            ReadingCeiling(device=each.device, threads=each.threads, tokens=each.tokens, n_bytes=n_bytes, factor=figure)
-        )
-    return (*found, *_list_usual(timed))
-
-
-def _list_usual(timed: Sequence[Timed]) -> Iterator[ReadingCeiling]:
-    """The usual size at the same numbers of tokens, and the first one that is only timed in small models."""
-    for device, threads in sorted({(each.device, each.threads) for each in timed}):
-        counts = sorted({each.tokens for each in timed if (each.device, each.threads) == (device, threads)})
-        computing = next((n for n in (*FEW, *MANY) if n > counts[-1]), 2 * counts[-1])
-        for tokens in (*counts, computing):
-            yield ReadingCeiling(device=device, threads=threads, tokens=tokens, n_bytes=LARGE_BYTES, factor=Figure(value=1.0))
 
 
 def fit_device(formats: Iterable[FormatCeiling], device: str = HOST, memory_bytes: int | None = None) -> DeviceCeiling:
@@ -167,28 +111,6 @@ def _rate(ceiling: FormatCeiling) -> float:
     return 2 * ceiling.tokens * 8 / bits_of(ceiling.format) / ceiling.seconds_per_byte.value
 
 
-def _find_slope(pair: Sequence[Timed]) -> Figure:
-    low, high = pair[0], pair[-1]
-    operations = high.operations - low.operations
-    slopes = [(b - a) / operations for a, b in zip(low.seconds, high.seconds, strict=False)]
-    value = (statistics.median_low(high.seconds) - statistics.median_low(low.seconds)) / operations
-    value = max(SMALLEST_OP_S, value)
-    return Figure(value=value, spread=_spread(slopes, value), marked=high.marked or low.marked)
-
-
-def _find_op(attention: Sequence[AttentionCeiling], threads: int, tokens: int) -> float:
-    """The nearest calibrated number of tokens will do: this share of the time is small."""
-    known = [each for each in attention if each.threads == threads and _cache_of(each) == CACHES[0]]
-    known = [each for each in known if each.head_size == HEAD_SIZES[0]] or known
-    if not known:
-        return 0.0
-    return min(known, key=lambda each: abs(each.tokens - tokens)).seconds_per_op.value
-
-
-def _cache_of(each: AttentionCeiling) -> Cache:
-    return each.cache_type_k, each.cache_type_v, each.flash_attn
-
-
 def _fit_threads(timed: Sequence[Timed], attention: Sequence[AttentionCeiling], threads: int, device: str) -> Fit:
     """All numbers of tokens at one thread count, those first that tell something about the others."""
     known = _Known(width=statistics.mode(each.shape.n_embd for each in timed))
@@ -197,7 +119,7 @@ def _fit_threads(timed: Sequence[Timed], attention: Sequence[AttentionCeiling], 
     counts = sorted({each.tokens for each in timed})
     for tokens in counts if device == HOST else _take_turns(counts):
         here = [each for each in timed if each.tokens == tokens]
-        known = msgspec.structs.replace(known, op_s=_find_op(attention, threads, tokens))
+        known = msgspec.structs.replace(known, op_s=find_op(attention, threads, tokens))
         found[tokens] = _fit_place(here, known, _find_unknown(here, tokens, most=tokens == counts[-1]))
         known = _learn(known, found[tokens], tokens)
         link |= {name: figure for name, figure in found[tokens].items() if name in {"crossing", "crossed"}}
@@ -273,7 +195,7 @@ def _fit_place(here: Sequence[Timed], known: _Known, unknown: frozenset[str]) ->
     figures = {
         name: Figure(
             value=value,
-            spread=_spread([fit[name] for fit in each_round], value),
+            spread=find_spread([fit[name] for fit in each_round], value),
             marked=marks[name.removeprefix(_BYTE) if name.startswith(_BYTE) else several],
         )
         for name, value in middle.items()
@@ -321,10 +243,3 @@ def _form_link(device: str, found: dict[str, Figure]) -> tuple[LinkCeiling, ...]
     latency = msgspec.structs.replace(found["crossing"], value=max(SMALLEST_CROSSING, found["crossing"].value))
     speed = msgspec.structs.replace(crossed, value=1 / per_byte)
     return (LinkCeiling(device=device, bytes_per_s=speed, latency_s=latency),)
-
-
-def _spread(values: Sequence[float], middle: float) -> float:
-    """Relative standard deviation of the middle of such values."""
-    if len(values) < 2 or middle <= 0:
-        return 0.0
-    return float(statistics.stdev(values) / middle / len(values) ** 0.5)

@@ -48,13 +48,16 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def operations(self) -> float:
-        """Of attention. The processor's flash attention skips what the mask hides; a device is taken to look at all cells."""
+        """Of attention. The processor's flash attention skips what the mask hides; a device is taken to look at all cells.
+
+        With a cache that stays behind, the processor looks.
+        """
         return 4.0 * self.shape.n_head * self.shape.head_size * self.shape.n_layer * self._looks
 
     @property
     def _looks(self) -> float:
         end = self.depth + self.tokens
-        if not self.cache[2] or self.device != HOST:
+        if not self.cache[2] or (self.device != HOST and not self.cache_stays):
             return float(self.tokens * pad256(end))
         tiles = self.cache[0] == self.cache[1] == "f16"
         seen = count_seen(self.tokens, end, alone=self.tokens == 1, tiles=tiles)

@@ -52,6 +52,8 @@ class ReadingCeiling(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     """Name in llama.cpp's device list."""
+    format: str
+    """Tensor type: what computes much for each byte gains little from a cache."""
     threads: int
     """Threads at work; 0 where they mean nothing."""
     tokens: int
@@ -59,7 +61,7 @@ class ReadingCeiling(msgspec.Struct, frozen=True, kw_only=True):
     n_bytes: int
     """Weights of the whole model there, bytes."""
     factor: Figure
-    """Times seconds_per_byte of every format."""
+    """Times the format's seconds_per_byte."""
 
 
 class AttentionCeiling(msgspec.Struct, frozen=True, kw_only=True):

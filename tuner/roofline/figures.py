@@ -50,7 +50,7 @@ class Figures:
         self._steps: dict[str, Family] = {}
         self._layers: dict[str, Family] = {}
         self._devices = {each.device: each for each in ceilings.devices}
-        self._readings: dict[str, dict[int, dict[int, Points]]] = {}
+        self._readings: dict[str, dict[str, dict[int, Family]]] = {}
         self._links = {each.device: each for each in ceilings.links}
         self._widths = {each.device: each.width for each in ceilings.fixed}
         self._answers: dict[tuple[object, ...], Figure] = {}
@@ -64,7 +64,8 @@ class Figures:
             heads = self._attention.setdefault(a.device, {}).setdefault(key, {})
             _add(heads.setdefault(a.head_size, {}), a.threads, a.tokens, a.seconds_per_op)
         for r in ceilings.readings:
-            _add(self._readings.setdefault(r.device, {}).setdefault(r.threads, {}), r.tokens, r.n_bytes, r.factor)
+            counts = self._readings.setdefault(r.device, {}).setdefault(r.format, {})
+            _add(counts.setdefault(r.threads, {}), r.tokens, r.n_bytes, r.factor)
         for x in ceilings.fixed:
             _add(self._steps.setdefault(x.device, {}), x.threads, x.tokens, x.step_s)
             _add(self._layers.setdefault(x.device, {}), x.threads, x.tokens, x.layer_s)
@@ -88,14 +89,15 @@ class Figures:
             self._answers[key] = figure if nearest == form else widen(figure, STAND_IN_SPREAD, note)
         return self._answers[key]
 
-    def reading(self, device: str, threads: int, tokens: float, n_bytes: float) -> Figure:
+    def reading(self, device: str, form: str, threads: int, tokens: float, n_bytes: float) -> Figure:
         """What a model of `n_bytes` there takes for each byte, relative to `weight`; 1 where nothing is known of that.
 
-        Of the nearest calibrated thread count; beyond the calibrated sizes as at the last one.
+        Of the nearest format and thread count; beyond the calibrated sizes as at the last one.
         """
-        key = ("reading", device, threads, tokens, n_bytes)
+        key = ("reading", device, form, threads, tokens, n_bytes)
         if key not in self._answers:
-            counts = self._readings.get(device, {0: {}})
+            known = self._readings.get(device) or {form: {0: {}}}
+            counts = known[form if form in known else min(known, key=lambda each: _format_distance(each, form))]
             sizes = counts[min(counts, key=lambda each: abs(each - threads))]
             points = tuple((n, interpolate(each, n_bytes, beyond="level")) for n, each in sorted(sizes.items()))
             self._answers[key] = interpolate(points, tokens, beyond="level") if points else Figure(value=1.0)

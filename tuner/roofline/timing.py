@@ -99,7 +99,8 @@ class BatchTimer:
     def _time_weights(self, work: WeightWork, tokens: int) -> Part:
         threads = self._threads(tokens)
         figure = self.figures.weight(work.device, work.format, threads, work.tokens)
-        cached = self.figures.reading(work.device, threads, work.tokens, self._weights.get(work.device, 0.0))
+        there = self._weights.get(work.device, 0.0)
+        cached = self.figures.reading(work.device, work.format, threads, work.tokens, there)
         return Part(
             cause="weights",
             figure=work.format,
