@@ -93,6 +93,10 @@ SPEAKS = {
     "PRE04 a format to get, calibrated": Golden(
         code="PRE04", situation=make_case(model=Q41, speed=SLOW_Q41), severity="slows", says=("Q4_K_M",), gain=("ttft", 2.4)
     ),
+    "PRE04 a format to get, from figures that may as well be wrong": Golden(
+        code="PRE04", situation=make_case(model=Q41, speed=Pretended(format_cost={"Q4_1": 2.4}, error=0.9)), severity="hint",
+        says=("Q4_K_M",),
+    ),
     "PRE04 a format to get, never calibrated": Golden(
         code="PRE04", situation=make_case(model=Q41, speed=None), severity="slows", says=("Q4_K_M", "llama-quantize")
     ),

@@ -93,7 +93,7 @@ class SlowFormat(Rule):
         return Finding(
             code=self.code,
             title=f"This processor has no fast way to multiply weights stored as {name}.",
-            severity="slows",
+            severity="hint" if expected is not None and expected.low <= 1 else "slows",
             evidence=(
                 *tell_figure(situation, "ttft"),
                 Evidence(what=f"share of the weights in {name}", value=share, unit="share", basis="measured"),
