@@ -44,6 +44,12 @@ def test_every_format_has_a_factor_at_every_size_of_the_reference(fit: Fit) -> N
     assert len({each.n_bytes for each in fit.readings if each.format == REFERENCE}) == 5
 
 
+def test_what_a_shared_cache_gives_is_doubtful(fit: Fit) -> None:
+    """Exact times, and still a spread wherever the size matters."""
+    for each in fit.readings:
+        assert (each.factor.spread > 0.05) == (each.factor.value != 1.0)
+
+
 def test_where_computing_binds_the_size_means_nothing(fit: Fit) -> None:
     """From the first number of tokens on that no size was timed at."""
     for form, most in ((REFERENCE, 16), ("F16", 8)):

@@ -19,6 +19,11 @@ from tuner.roofline.ceilings import AttentionCeiling, Figure, FixedCeiling, Form
 LEAST_FACTOR: Final = 0.1
 """No cache is taken to be more than ten times as fast as memory."""
 
+SHARING: Final = 0.25
+"""Added to a factor's spread for each e-fold that it gains or loses: a cache that others use as well serves one better at one
+hour than at another. Between 0.38 and 0.63 was seen for the same model within an hour.
+"""
+
 FLAT: Final = 0.05
 """A reference that gains less than this says nothing of how another format gains."""
 
@@ -52,13 +57,14 @@ def fit_readings(
 
 def _form(each: Timed, n_bytes: int, factors: Sequence[float]) -> ReadingCeiling:
     middle = statistics.median(factors)
+    spread = math.hypot(find_spread(factors, middle), SHARING * abs(math.log(middle)))
     return ReadingCeiling(
         device=each.device,
         format=each.shape.format,
         threads=each.threads,
         tokens=each.tokens,
         n_bytes=n_bytes,
-        factor=Figure(value=middle, spread=find_spread(factors, middle), marked=each.marked),
+        factor=Figure(value=middle, spread=spread, marked=each.marked),
     )
 
 
