@@ -5,7 +5,11 @@ tests/data/grids. Physics runs with the predictions recorded there, with these s
 A cell is the median over seeds; where a search ended without such a point, it counts with the size of the grid, and the cell
 has a mark. Needs no model and no quiet machine; Optuna's GP sampler needs torch and is left out without it:
 
-    python -m tests.bench.replay --seeds 30
+    python -m tests.bench.replay --seeds 30 --keep results.jsonl
+
+With --keep a replay that was stopped goes on where it was, and methods may be run one after another (--methods GP) for one table.
+--elsewhere, --noise and --synthetic change the grids, to see whether the search only suits these; each such change wants a file
+of its own to keep.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import json
 import math
 import random
 import statistics
@@ -21,7 +26,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import optuna
@@ -44,10 +49,10 @@ CLOSE = 1.03
 class RecordedSpace:
     """The space of a grid, as a study uses it."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, baseline: RunConfig) -> None:
         self._grid = grid
         self._known = {point.config for point in grid.points}
-        self.domains, self.baseline = grid.domains, grid.baseline
+        self.domains, self.baseline = grid.domains, baseline
 
     def effective(self, config: RunConfig) -> RunConfig:
         return resolve_effective(config, self._grid.facts)
@@ -108,10 +113,10 @@ def list_samples(point: Point, part: str) -> tuple[float, ...]:
 class ReplayMeasurer(FakeMeasurer):
     """Answers with the truth of a point and noise drawn from what was recorded."""
 
-    def __init__(self, truth: Truth, seed: int) -> None:
+    def __init__(self, truth: Truth, seed: int, scale: float) -> None:
         super().__init__(seed=seed, respond=lambda config, _: None if config in truth.points else failing("crash"))
         self._truth = truth
-        self._noises = {part: truth.list_noise(part) for part in ("ttft", "tpot")}
+        self._noises = {part: [scale * each for each in truth.list_noise(part)] for part in ("ttft", "tpot")}
 
     def _sample(self, config: RunConfig, workload: Any, plan: Any) -> Sample:
         ttft, tpot = (
@@ -144,24 +149,36 @@ class Watch:
         self.requested = self.requested or self.found
 
 
-def count_trials(path: Path, goal: str, method: str, seed: int, *, synthetic: float) -> tuple[float, bool]:
+class Change(NamedTuple):
+    """How the grids differ from what was recorded."""
+
+    synthetic: float = 0.0
+    """Error of predictions that are invented, in log units; 0 takes the recorded ones."""
+    elsewhere: bool = False
+    """The search starts at another point, by chance, in place of the default."""
+    noise: float = 1.0
+    """Factor of the recorded noise."""
+
+
+def count_trials(path: Path, goal: str, method: str, seed: int, *, change: Change) -> tuple[float, bool]:
     """Points run until one is close, and whether one was."""
     grid = read_grid(path)
     truth = Truth(grid)
+    start = random.Random(seed).choice(list(truth.points)) if change.elsewhere else grid.baseline
     watch = Watch(truth.find_close(goal))
     request = StudyRequest(
         workload=grid.workload,
         goals=(goal,),  # type: ignore[arg-type]
-        space=RecordedSpace(grid),  # type: ignore[arg-type]
+        space=RecordedSpace(grid, start),  # type: ignore[arg-type]
         facts=FACTS,
         storage="memory://",
         budget_s=1e9,
         seed=seed,
         allow_quality_loss=True,
         strategy="random" if method == "random" else "physics" if method.startswith("physics") else "tpe",
-        predict=find_predictor(truth, method, seed, synthetic),
+        predict=find_predictor(truth, method, seed, change.synthetic),
     )
-    measurer = ReplayMeasurer(truth, seed)
+    measurer = ReplayMeasurer(truth, seed, change.noise)
     with patch("tuner.study.record.make_sampler", make_gp if method.startswith("GP") else _make_own), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with contextlib.suppress(InterruptedRunError):
@@ -204,18 +221,53 @@ def invent(truth: Truth, config: RunConfig, error: float) -> dict[str, tuple[flo
     return {part: (value, value * math.exp(-1.28 * error), value * math.exp(1.28 * error)) for part, value in figures.items()}
 
 
+class Results:
+    """Trials and whether a close point was reached, by grid, goal, method and seed; kept in a file where one is given."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path) if path else None
+        self._found: dict[tuple[str, str, str, int], tuple[float, bool]] = {}
+        if self._path and self._path.exists():
+            for line in self._path.read_text().splitlines():
+                *key, trials, reached = json.loads(line)
+                self._found[tuple(key)] = (trials, reached)
+
+    def get(self, grid: str, goal: str, method: str, seeds: int) -> list[tuple[float, bool]]:
+        """Of the seeds that were run."""
+        found = (self._found.get((grid, goal, method, seed)) for seed in range(seeds))
+        return [each for each in found if each]
+
+    def knows(self, key: tuple[str, str, str, int]) -> bool:
+        return key in self._found
+
+    def add(self, key: tuple[str, str, str, int], trials: float, reached: bool) -> None:
+        self._found[key] = (trials, reached)
+        if self._path:
+            with self._path.open("a") as file:
+                file.write(json.dumps([*key, trials, reached]) + "\n")
+
+
 def main() -> None:
     arguments = read_arguments()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    methods = [m for m in METHODS if arguments.methods in m and (not m.startswith("GP") or importlib.util.find_spec("torch"))]
-    rows = []
+    results = Results(arguments.keep)
+    grids = {path: read_grid(path) for path in sorted(Path(arguments.grids).glob("*.json"))}
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        for path in sorted(Path(arguments.grids).glob("*.json")):
+        for path, grid in grids.items():
             for goal in GOALS:
-                cells = {m: replay(pool, path, goal, m, arguments) for m in methods}
-                rows.append((read_grid(path), goal, cells))
-                print_row(rows[-1], methods, head=len(rows) == 1)
-    print_summary(rows, methods)
+                for method in list_methods(arguments.methods):
+                    replay(pool, path, grid.name, goal, method, arguments, results)
+    rows = [
+        (grid, goal, {m: cell for m in METHODS if (cell := results.get(grid.name, goal, m, arguments.seeds))})
+        for grid in grids.values()
+        for goal in GOALS
+    ]
+    print_table(rows, counts_all=arguments.elsewhere)
+
+
+def list_methods(part: str) -> list[str]:
+    """Those asked for; Optuna's GP sampler only where torch is there."""
+    return [m for m in METHODS if part in m and (not m.startswith("GP") or importlib.util.find_spec("torch"))]
 
 
 def read_arguments() -> argparse.Namespace:
@@ -223,39 +275,59 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--grids", default=str(FOLDER))
-    parser.add_argument("--methods", default="", help="only those with this in their name")
+    parser.add_argument("--methods", default="", help="run only those with this in their name; the table has all that are kept")
+    parser.add_argument("--keep", default="", help="file of results that are kept from one call to the next")
     parser.add_argument("--synthetic", type=float, default=0.0, help="in place of recorded predictions, ones that err so much")
+    parser.add_argument("--elsewhere", action="store_true", help="start at a point of chance in place of the default")
+    parser.add_argument("--noise", type=float, default=1.0, help="times the recorded noise")
     return parser.parse_args()
 
 
-def replay(pool: Any, path: Path, goal: str, method: str, arguments: argparse.Namespace) -> tuple[float, int]:
-    """Median trials over the seeds, and how many never came close."""
-    count = partial(count_trials, path, goal, method, synthetic=arguments.synthetic)
-    found = list(pool.map(count, range(arguments.seeds)))
-    return statistics.median(trials for trials, _ in found), sum(not reached for _, reached in found)
+def replay(pool: Any, path: Path, grid: str, goal: str, method: str, arguments: argparse.Namespace, results: Results) -> None:
+    """Run the seeds that are missing."""
+    missing = [seed for seed in range(arguments.seeds) if not results.knows((grid, goal, method, seed))]
+    change = Change(arguments.synthetic, arguments.elsewhere, arguments.noise)
+    count = partial(count_trials, path, goal, method, change=change)
+    for seed, (trials, reached) in zip(missing, pool.map(count, missing), strict=True):
+        results.add((grid, goal, method, seed), trials, reached)
 
 
-def print_row(row: tuple[Grid, str, dict[str, tuple[float, int]]], methods: Sequence[str], *, head: bool) -> None:
-    grid, goal, cells = row
-    if head:
-        print(f"{'grid':22} {'goal':8} {'points':>6} {'close':>5} " + " ".join(f"{m:>23}" for m in methods))
-    close = len(Truth(grid).find_close(goal))
-    shown = (f"{median:g}" + (f" ({missed} missed)" if missed else "") for median, missed in (cells[m] for m in methods))
-    print(f"{grid.name:22} {goal:8} {len(grid.points):6} {close:5} " + " ".join(f"{cell:>23}" for cell in shown), flush=True)
+Row = tuple[Grid, str, dict[str, list[tuple[float, bool]]]]
 
 
-def print_summary(rows: Sequence[tuple[Grid, str, dict[str, tuple[float, int]]]], methods: Sequence[str]) -> None:
+def print_table(rows: Sequence[Row], *, counts_all: bool) -> None:
+    methods = [m for m in METHODS if all(m in cells for _, _, cells in rows)]
+    print(f"{'grid':22} {'goal':8} {'points':>6} {'close':>5} " + " ".join(f"{m:>23}" for m in methods))
+    for grid, goal, cells in rows:
+        close = len(Truth(grid).find_close(goal))
+        shown = " ".join(f"{tell_cell(cells[m]):>23}" for m in methods)
+        print(f"{grid.name:22} {goal:8} {len(grid.points):6} {close:5} {shown}")
+    fewest = " ".join(f"{min(len(cells[m]) for _, _, cells in rows):23}" for m in methods)
+    print(f"{'seeds, at least':44} {fewest}")
+    print_summary(rows, methods, counts_all=counts_all)
+
+
+def tell_cell(found: Sequence[tuple[float, bool]]) -> str:
+    missed = sum(not reached for _, reached in found)
+    return f"{statistics.median(trials for trials, _ in found):g}" + (f" ({missed} missed)" if missed else "")
+
+
+def print_summary(rows: Sequence[Row], methods: Sequence[str], *, counts_all: bool) -> None:
     if "random" not in methods:
         return
-    hard = [cells for grid, goal, cells in rows if grid.baseline not in Truth(grid).find_close(goal)]
-    ratios = {m: [cells[m][0] / cells["random"][0] for cells in hard] for m in methods}
+    hard = [cells for grid, goal, cells in rows if counts_all or grid.baseline not in Truth(grid).find_close(goal)]
     print(f"{len(hard)} of {len(rows)} rows count below: in the others the default is close already.")
-    for title, choose in (("median against random", statistics.median), ("worst against random", max)):
-        print(f"{title:44} " + " ".join(f"{choose(ratios[m]):23.2f}" for m in methods))
-    if not importlib.util.find_spec("torch"):
-        print("Optuna's GP sampler needs torch, which is not installed here.")
+    for name, middle in (("medians", statistics.median), ("means", statistics.fmean)):
+        ratios = {m: [compare(cells[m], cells["random"], middle) for cells in hard] for m in methods}
+        for title, choose in (("median", statistics.median), ("worst", max)):
+            told = " ".join(f"{choose(ratios[m]):23.2f}" for m in methods)
+            print(f"{f'{name} over seeds against random, {title}':44} {told}")
     if not any(point.predicted for grid, _, _ in rows for point in grid.points):
         print("These grids have no predictions: physics ran without any.")
+
+
+def compare(found: Sequence[tuple[float, bool]], other: Sequence[tuple[float, bool]], middle: Callable[..., float]) -> float:
+    return middle([trials for trials, _ in found]) / middle([trials for trials, _ in other])
 
 
 if __name__ == "__main__":
