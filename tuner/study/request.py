@@ -72,8 +72,6 @@ class StudyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A less precise file may win."""
     origin: str = ""
     """What the front end was asked, in its own words, kept so that a resume needs the name alone."""
-    patience: int = 8
-    """Screened points in a row without a better one, after which only what promises much is run."""
     predict: Callable[[RunConfig], Prediction | None] | None = None
     """What a point should do before it is run; None without a calibration. No part of what makes a study the same."""
 
