@@ -6,16 +6,21 @@ import numpy as np
 import pytest
 
 from tuner.study.acquisition import choose_next
+from tuner.study.belief import Opinion
 from tuner.study.surrogate import Outlook
 
 
 def outlook_of(means, sds):
-    return Outlook(mean=np.array(means, dtype=float), sd=np.array(sds, dtype=float), feasible=np.ones(len(means)))
+    return Outlook(opinions=(opinion_of(1.0, means, sds),), feasible=np.ones(len(means)))
+
+
+def opinion_of(weight, means, sds):
+    return Opinion(weight=weight, mean=np.array(means, dtype=float), sd=np.array(sds, dtype=float))
 
 
 def choose(outlook, seen):
-    rows = range(len(outlook.mean))
-    return choose_next(outlook, set(seen), [row for row in rows if row not in seen], [0] * len(outlook.mean))
+    rows = range(len(outlook.feasible))
+    return choose_next(outlook, set(seen), [row for row in rows if row not in seen], [0] * len(rows))
 
 
 def test_after_the_first_point_comes_the_best_by_expectation():
@@ -46,3 +51,15 @@ def test_wider_deviations_keep_a_search_going_that_would_end():
 
 def test_a_gain_that_nobody_would_notice_is_not_looked_for():
     assert choose(outlook_of([0.0, 0.3, -0.005], [0.001, 0.001, 0.001]), [0, 1]) is None
+
+
+@pytest.mark.parametrize(("weight", "is_over"), [(0.1, False), (0.002, True)])
+def test_an_unlikely_opinion_keeps_a_search_going_for_what_it_hopes(weight, is_over):
+    """Nine in ten that all others are far worse; one in ten that nothing is known of them."""
+    sure, unsure = (
+        opinion_of(1 - weight, [0.0, 1.0, 1.0], [0.01, 0.1, 0.1]),
+        opinion_of(weight, [0.0, 0.1, 0.1], [0.01, 0.5, 0.5]),
+    )
+    outlook = Outlook(opinions=(sure, unsure), feasible=np.ones(3))
+    assert outlook.mean[1] - 2.5 * outlook.sd[1] > 0.0
+    assert (choose_next(outlook, {0}, [1, 2], [0, 1, 1]) is None) == is_over

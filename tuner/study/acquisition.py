@@ -11,8 +11,6 @@ from tuner.study.surrogate import Outlook
 
 NOTICEABLE: Final = 0.01
 """A share of the goal below which a difference is not worth a changed setting."""
-_SURE: Final = 3.0
-"""Standard deviations of optimism that a point is granted before it is left out."""
 _LITTLE_HOPE: Final = 0.01
 """How likely it may be that some point is noticeably better, for the search to end."""
 _ALIKE: Final = 0.98
@@ -34,15 +32,14 @@ def choose_next(outlook: Outlook, seen: Collection[int], allowed: Collection[int
     kept = [row for row in seen if outlook.feasible[row] > 0.5]
     if not kept:
         return _pick(rows, outlook.feasible[rows], changes)
-    best = min(float(outlook.mean[row]) for row in kept)
-    hopeful = rows[outlook.mean[rows] - _SURE * outlook.sd[rows] < best - NOTICEABLE]
-    if not len(hopeful):
+    mean = outlook.mean
+    best = min(float(mean[row]) for row in kept)
+    left = outlook.take(rows)
+    if left.chance(best - NOTICEABLE) < _LITTLE_HOPE:
         return None
     if len(seen) == 1:
-        return int(hopeful[np.argmin(outlook.mean[hopeful])])
-    if 1 - np.prod(1 - outlook.chance(best - NOTICEABLE)[rows]) < _LITTLE_HOPE:
-        return None
-    return _pick(hopeful, outlook.improvement(best)[hopeful], changes)
+        return int(rows[np.argmin(mean[rows])])
+    return _pick(rows, left.improvement(best), changes)
 
 
 def _pick(rows: np.ndarray[tuple[int], np.dtype[np.int64]], merit: np.ndarray, changes: Sequence[int]) -> int:

@@ -6,6 +6,7 @@ predictions that order the points rightly explain the measurements better than a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -19,6 +20,20 @@ _TRUSTS: Final = ((1.0, 0.6, 0.1), (0.5, 0.2, 0.2), (0.0, 0.2, 0.3))
 _ALONE: Final = 0.5
 """Share of a prediction's doubt that is each point's own; the rest it shares with points of like settings."""
 _NO_PREDICTIONS: Final = ((0.0, 1.0, 0.3),)
+
+
+class Opinion(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several expectations that contradict each other.
+
+    Their mixture has more than one hump: it is no normal distribution where what the less likely one hopes for counts.
+    """
+
+    weight: float
+    """How likely it is; all sum to 1."""
+    mean: Array
+    """Logarithm, by point."""
+    sd: Array
+    """Standard deviation, by point."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +62,26 @@ class Belief(msgspec.Struct, frozen=True, kw_only=True):
         """How far the predictions are believed, 0 to 1."""
         return sum(part.weight * part.trust for part in self.parts)
 
+    def list_opinions(self, codes: Array, predicted: Array) -> tuple[Opinion, ...]:
+        """The figure's logarithm at points, by trust; `predicted` are logarithms too, 0 without any."""
+        relevant = codes[:, self.relevant]
+        found = [(part, *part.process.predict(relevant)) for part in self.parts]
+        return tuple(
+            Opinion(weight=part.weight, mean=mean + part.level + part.trust * predicted, sd=sd) for part, mean, sd in found
+        )
+
     def expect(self, codes: Array, predicted: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of the figure's logarithm at points; `predicted` are logarithms too, 0 without any."""
-        found = [part.process.predict(codes[:, self.relevant]) for part in self.parts]
-        means = np.array([m + p.level + p.trust * predicted for (m, _), p in zip(found, self.parts, strict=True)])
-        weights = np.array([part.weight for part in self.parts])[:, None]
-        mean = (weights * means).sum(axis=0)
-        variance = (weights * (np.square([sd for _, sd in found]) + np.square(means - mean))).sum(axis=0)
-        return mean, np.sqrt(variance)
+        return merge_opinions(self.list_opinions(codes, predicted))
+
+
+def merge_opinions(opinions: Sequence[Opinion]) -> tuple[Array, Array]:
+    """Mean and standard deviation of their mixture."""
+    weights = np.array([each.weight for each in opinions])[:, None]
+    means = np.array([each.mean for each in opinions])
+    mean = (weights * means).sum(axis=0)
+    variance = (weights * (np.array([np.square(each.sd) for each in opinions]) + np.square(means - mean))).sum(axis=0)
+    return mean, np.sqrt(variance)
 
 
 def form_belief(

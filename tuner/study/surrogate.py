@@ -6,6 +6,7 @@ are learnt from fewer runs than one that is neither.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from tuner.objective import Goal, Limit
 from tuner.runconfig import RunConfig
-from tuner.study.belief import Belief, form_belief
+from tuner.study.belief import Belief, Opinion, form_belief, merge_opinions
 from tuner.study.candidates import Candidates
 from tuner.study.gaussian import OWN, Array
 
@@ -54,29 +55,40 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """One goal over all candidates, as the logarithm of a cost."""
 
-    mean: Array
-    """Expected; smaller is better."""
-    sd: Array
-    """Standard deviation."""
+    opinions: tuple[Opinion, ...]
+    """Of that logarithm; smaller is better."""
     feasible: Array
     """How likely each candidate keeps all limits, 0 to 1."""
 
+    @property
+    def mean(self) -> Array:
+        """Expected, all opinions together."""
+        return merge_opinions(self.opinions)[0]
+
+    @property
+    def sd(self) -> Array:
+        """Standard deviation, all opinions together."""
+        return merge_opinions(self.opinions)[1]
+
     def improvement(self, best: float) -> Array:
         """How much less than `best` is to be expected, times the chance to keep the limits (Jones, Schonlau, Welch, 1998)."""
-        gap = best - self.mean
-        z = gap / self.sd
-        density = np.exp(-0.5 * np.square(z)) / math.sqrt(2 * math.pi)
-        gain: Array = np.maximum(gap * _probability(z) + self.sd * density, 0.0) * self.feasible
-        return gain
+        gain: Array = sum((each.weight * _improve(best - each.mean, each.sd) for each in self.opinions), np.zeros(1))
+        return gain * self.feasible
 
-    def chance(self, level: float) -> Array:
-        """How likely each candidate lies below `level` and keeps the limits."""
-        found: Array = _probability((level - self.mean) / self.sd) * self.feasible
-        return found
+    def chance(self, level: float) -> float:
+        """How likely any candidate lies below `level` and keeps the limits, their errors taken as independent."""
+        none = (np.prod(1 - _probability((level - each.mean) / each.sd) * self.feasible) for each in self.opinions)
+        return float(sum(each.weight * (1 - miss) for each, miss in zip(self.opinions, none, strict=True)))
 
     def widen(self, factor: float) -> Outlook:
         """The same with deviations that are so many times larger."""
-        return msgspec.structs.replace(self, sd=self.sd * factor)
+        wider = tuple(msgspec.structs.replace(each, sd=each.sd * factor) for each in self.opinions)
+        return msgspec.structs.replace(self, opinions=wider)
+
+    def take(self, rows: NDArray[np.int64]) -> Outlook:
+        """Some of the candidates."""
+        fewer = tuple(msgspec.structs.replace(each, mean=each.mean[rows], sd=each.sd[rows]) for each in self.opinions)
+        return Outlook(opinions=fewer, feasible=self.feasible[rows])
 
 
 class Surrogate:
@@ -121,32 +133,30 @@ class Surrogate:
 
     def look(self, goal: Goal) -> Outlook:
         """The goal over all candidates."""
-        mean, sd = self._expect(goal)
-        feasible = np.ones(len(mean))
+        feasible = np.ones(len(self._candidates))
         for limit in self._limits:
             feasible = feasible * self._chance(limit)
-        return Outlook(mean=mean, sd=sd, feasible=feasible)
+        return Outlook(opinions=self._expect(goal), feasible=feasible)
 
-    def _expect(self, metric: str) -> tuple[Array, Array]:
-        """Mean and deviation of a cost's logarithm."""
+    def _expect(self, metric: str) -> tuple[Opinion, ...]:
+        """Of a cost's logarithm."""
         if metric in {"context", "ctx_size"}:
             sizes = np.array([max(config.ctx_size, 1) for config in self._candidates.configs], dtype=np.float64)
-            return -np.log(sizes), np.full(len(sizes), 1e-9)
-        if metric != "latency" or metric in self._beliefs:
-            mean, sd = self._expect_part(metric)
-            return (-mean, sd) if metric == "throughput" else (mean, sd)
-        (first, first_sd), (step, step_sd) = self._expect_part("ttft"), self._expect_part("tpot")
-        step = step + math.log(max(self._steps, 1))
-        total = np.logaddexp(first, step)
-        share = np.exp(first - total)
-        return total, np.sqrt(np.square(share * first_sd) + np.square((1 - share) * step_sd))
+            return (Opinion(weight=1.0, mean=-np.log(sizes), sd=np.full(len(sizes), 1e-9)),)
+        if metric == "latency" and metric not in self._beliefs:
+            pairs = itertools.product(self._expect_part("ttft"), self._expect_part("tpot"))
+            return tuple(_add_up(first, step, max(self._steps, 1)) for first, step in pairs)
+        found = self._expect_part(metric)
+        if metric != "throughput":
+            return found
+        return tuple(msgspec.structs.replace(each, mean=-each.mean) for each in found)
 
-    def _expect_part(self, part: str) -> tuple[Array, Array]:
+    def _expect_part(self, part: str) -> tuple[Opinion, ...]:
         codes, predicted = self._candidates.codes, self._predicted(part)
-        return self._beliefs[part].expect(codes, np.zeros(len(codes)) if predicted is None else predicted)
+        return self._beliefs[part].list_opinions(codes, np.zeros(len(codes)) if predicted is None else predicted)
 
     def _chance(self, limit: Limit) -> Array:
-        mean, sd = self._expect(limit.metric)
+        mean, sd = merge_opinions(self._expect(limit.metric))
         bound = math.log(max(limit.value, 1e-12))
         return _probability(((bound if limit.at_most else -bound) - mean) / sd)
 
@@ -179,6 +189,22 @@ class Surrogate:
         if estimate is None or min(estimate.low, estimate.value) <= 0:
             return math.nan, 0.0
         return math.log(estimate.value), math.log(estimate.high / estimate.low) / (2 * _Z80)
+
+
+def _add_up(first: Opinion, step: Opinion, steps: int) -> Opinion:
+    """The logarithm of a first token and so many steps."""
+    all_steps = step.mean + math.log(steps)
+    total = np.logaddexp(first.mean, all_steps)
+    share = np.exp(first.mean - total)
+    sd = np.sqrt(np.square(share * first.sd) + np.square((1 - share) * step.sd))
+    return Opinion(weight=first.weight * step.weight, mean=total, sd=sd)
+
+
+def _improve(gap: Array, sd: Array) -> Array:
+    z = gap / sd
+    density = np.exp(-0.5 * np.square(z)) / math.sqrt(2 * math.pi)
+    gain: Array = np.maximum(gap * _probability(z) + sd * density, 0.0)
+    return gain
 
 
 def _probability(z: Array) -> Array:
