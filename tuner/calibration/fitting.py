@@ -94,10 +94,11 @@ def fit_ceilings(timed: Sequence[Timed], device: str = HOST) -> Fit:
 
 
 def fit_device(formats: Iterable[FormatCeiling], device: str = HOST, memory_bytes: int | None = None) -> DeviceCeiling:
-    """A device's two roofs: the fastest reading and the fastest multiplying that any format reached."""
+    """A device's two roofs: the fastest reading with one token and multiplying with the most that any format reached."""
     known = [each for each in formats if each.seconds_per_byte.value > 0]
     reading = min((each for each in known if each.tokens == 1), key=lambda each: each.seconds_per_byte.value)
-    computing = max(known, key=_rate)
+    most = max(each.tokens for each in known)
+    computing = max((each for each in known if each.tokens == most), key=_rate)
     return DeviceCeiling(
         device=device,
         bandwidth=msgspec.structs.replace(reading.seconds_per_byte, value=1 / reading.seconds_per_byte.value),

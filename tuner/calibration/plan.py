@@ -52,7 +52,7 @@ SIZES: Final = tuple(size * 10**6 for size in (50, 90, 150, 600))
 FEW: Final = (1, 2, 8, 16)
 """Tokens at once while reading binds."""
 ALONE: Final = FEW[:2]
-"""The same for one thread among others, which computes so slowly that more tokens bind it."""
+"""The same for one thread among others, whose figures in between are not worth the time."""
 MANY: Final = (64, 256)
 """Tokens at once while computing binds."""
 DEVICE_MANY: Final = (64, 512)
@@ -171,9 +171,10 @@ def _list_histories() -> Iterator[tuple[int, tuple[str, str, bool]]]:
 def _time_reference(
     threads: Sequence[int], *, scale: float, many: Sequence[int] = MANY, n_bytes: float = LARGE_BYTES
 ) -> list[Probe]:
+    """Pairs of as many bytes in few and in many layers, so that what layers cost is not mistaken for what bytes do."""
     return [
         *(_time_narrow(threads, n_layer=count) for count in (2, 16)),
-        _time_small(REFERENCE, threads, n_layer=6, n_ff=2048, scale=scale, many=many),
+        _time_small(REFERENCE, threads, n_layer=10, n_ff=2048, scale=scale, many=many),
         _time_small(REFERENCE, threads, n_layer=24, n_ff=512, scale=scale, many=many),
         _time_large(REFERENCE, threads, n_bytes=n_bytes, n_ff=512, scale=scale),
     ]
@@ -228,8 +229,7 @@ def _time_size(form: str, threads: Sequence[int], *, n_bytes: float, scale: floa
 def _time_small(
     form: str, threads: Sequence[int], *, n_layer: int, n_ff: int, scale: float, many: Sequence[int] = MANY
 ) -> Probe:
-    late = {count: (*FEW[len(ALONE) :], *many) if count == 1 and many is MANY else many for count in threads}
-    cases = tuple(Case(tokens=n, depth=0, threads=count) for count in threads for n in late[count])
+    cases = tuple(Case(tokens=n, depth=0, threads=count) for count, n in product(threads, many))
     title = f"{form}: computing, {n_layer} layers"
     return Probe(title=title, shape=make_shape(form, max(1, round(n_layer * scale)), n_ff), cases=cases, rounds=2, visit_s=0.01)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tuner.calibration.attention import find_op, find_spread
-from tuner.calibration.plan import FEW, LARGE_BYTES, MANY, REFERENCE
+from tuner.calibration.plan import LARGE_BYTES, REFERENCE
 from tuner.calibration.timed import Timed
 from tuner.roofline.ceilings import AttentionCeiling, Figure, FixedCeiling, FormatCeiling, ReadingCeiling
 
@@ -52,7 +52,7 @@ def fit_readings(
         factors = [max(LEAST_FACTOR, (took - rest) / n_bytes / usual) for took in each.seconds]
         found.append(_form(each, n_bytes, factors))
     followed = [row for each in found if each.format != REFERENCE for row in _follow(each, found)]
-    return (*found, *followed, *_list_usual(found))
+    return (*found, *followed, *_list_usual(found, formats))
 
 
 def _form(each: Timed, n_bytes: int, factors: Sequence[float]) -> ReadingCeiling:
@@ -90,11 +90,12 @@ def _follow(small: ReadingCeiling, found: Sequence[ReadingCeiling]) -> Iterator[
         )
 
 
-def _list_usual(found: Sequence[ReadingCeiling]) -> Iterator[ReadingCeiling]:
+def _list_usual(found: Sequence[ReadingCeiling], formats: Sequence[FormatCeiling]) -> Iterator[ReadingCeiling]:
     """The usual size at the same numbers of tokens, and at the first one that no size was timed at."""
+    timed = {(each.threads, each.tokens) for each in formats}
     for device, form, threads in sorted({(each.device, each.format, each.threads) for each in found}):
         mine = {each.tokens for each in found if (each.device, each.format, each.threads) == (device, form, threads)}
-        computing = next((n for n in (*FEW, *MANY) if n > max(mine)), 2 * max(mine))
+        computing = min((n for count, n in timed if count == threads and n > max(mine)), default=2 * max(mine))
         for tokens in sorted({*mine, computing}):
             yield ReadingCeiling(
                 device=device, format=form, threads=threads, tokens=tokens, n_bytes=LARGE_BYTES, factor=Figure(value=1.0)
