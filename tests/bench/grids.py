@@ -55,6 +55,8 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """By dimension: the phases that it moves."""
     facts: EffectiveFacts
     """What decides which points are one."""
+    predicted_by: str = ""
+    """The calibration whose predictions stand beside the figures: when it was made, and llama.cpp's version."""
     points: tuple[Point, ...]
     """In the order in which they were measured."""
 

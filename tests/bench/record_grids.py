@@ -100,7 +100,8 @@ def record_grid(
     target: Path, checked: Checked, space: SearchSpace, name: str, deadline: float, arguments: argparse.Namespace
 ) -> None:
     """Measure what the file does not have yet, in an order of chance."""
-    known = read_grid(target).points if target.exists() else ()
+    earlier = read_grid(target) if target.exists() else None
+    known = earlier.points if earlier else ()
     missing = [point for point in space.points() if hide(point, name) not in {each.config for each in known}]
     random.Random(0).shuffle(missing)
     plan = Plan(samples=arguments.samples, prefill=True, decode_tokens=checked.workload.output_tokens)
@@ -121,6 +122,7 @@ def record_grid(
         domains={key: domain for key, domain in space.domains.items() if key != "model"},
         affects={key: tuple(sorted(space.affects[key])) for key in space.domains if key != "model"},
         facts=next(iter(space.facts.values())),
+        predicted_by=earlier.predicted_by if earlier else "",
         points=tuple(points),
     )
     write_grid(target, grid)
@@ -139,7 +141,8 @@ def predict_grid(target: Path, checked: Checked, space: SearchSpace, name: str) 
     predict = make_predict(checked.models, checked.workload, ceilings)
     told = {point.config: predict(point.config.replace(model=space.baseline.model)) for point in grid.points} if predict else {}
     points = tuple(msgspec.structs.replace(point, predicted=note_prediction(told.get(point.config))) for point in grid.points)
-    write_grid(target, msgspec.structs.replace(grid, points=points))
+    origin = f"calibration of {ceilings.made}, llama.cpp {ceilings.llama_cpp}" if ceilings else ""
+    write_grid(target, msgspec.structs.replace(grid, points=points, predicted_by=origin))
     tell(f"{name}: {sum(bool(point.predicted) for point in points)} of {len(points)} points predicted")
 
 
