@@ -42,6 +42,8 @@ class FormatCeiling(msgspec.Struct, frozen=True, kw_only=True):
     """Threads at work; 0 where they mean nothing (a GPU)."""
     tokens: int
     """n: tokens computed at once."""
+    routed: bool = False
+    """Of experts that a router chose, n of them being one expert's tokens; False: of all matrices without such a figure."""
     seconds_per_byte: Figure
     """Seconds per byte of weights for all n tokens together. At n = 1 its inverse is bytes per second of decode; at a large n,
     2 × n × elements per byte over it is operations per second of prefill."""

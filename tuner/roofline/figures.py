@@ -46,6 +46,7 @@ class Figures:
 
     def __init__(self, ceilings: Ceilings) -> None:
         self._formats: dict[str, dict[str, Family]] = {}
+        self._routed: dict[str, dict[str, Family]] = {}
         self._attention: dict[str, dict[CacheKey, dict[int, Family]]] = {}
         self._steps: dict[str, Family] = {}
         self._layers: dict[str, Family] = {}
@@ -58,7 +59,8 @@ class Figures:
 
     def _collect(self, ceilings: Ceilings) -> None:
         for f in ceilings.formats:
-            _add(self._formats.setdefault(f.device, {}).setdefault(f.format, {}), f.threads, f.tokens, f.seconds_per_byte)
+            kept = self._routed if f.routed else self._formats
+            _add(kept.setdefault(f.device, {}).setdefault(f.format, {}), f.threads, f.tokens, f.seconds_per_byte)
         for a in ceilings.attention:
             key = (a.cache_type_k, a.cache_type_v, a.flash_attn)
             heads = self._attention.setdefault(a.device, {}).setdefault(key, {})
@@ -78,11 +80,14 @@ class Figures:
         """The way to the device; None: unknown."""
         return self._links.get(name)
 
-    def weight(self, device: str, form: str, threads: int, tokens: float) -> Figure:
-        """Seconds per byte of weights for all `tokens` together. Raises BadInputError without any figure for the device."""
-        key = ("weight", device, form, threads, tokens)
+    def weight(self, device: str, form: str, threads: int, tokens: float, *, routed: bool = False) -> Figure:
+        """Seconds per byte of weights for all `tokens` together; `routed`: of experts that a router chose, where these have
+        figures of their own. Raises BadInputError without any figure for the device.
+        """
+        key = ("weight", device, form, threads, tokens, routed)
         if key not in self._answers:
-            known = _require(self._formats.get(device), device)
+            own = self._routed.get(device) if routed else None
+            known = own or _require(self._formats.get(device), device)
             nearest = form if form in known else min(known, key=lambda each: _format_distance(each, form))
             figure = look_up(known[nearest], threads, tokens, beyond="origin")
             note = f"{form} was not calibrated: {nearest} stands in for it."

@@ -25,8 +25,11 @@ from tuner.roofline.coefficients import (
     attend_seconds,
     layer_seconds,
     load_coefficients,
+    look_seconds,
     multiply_seconds,
+    padded_tokens,
     read_seconds,
+    spread_name,
 )
 from tuner.roofline.sheet import Backend, Sheet
 
@@ -34,10 +37,23 @@ TOKENS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FORMATS: Final = tuple(
     kind.name for kind in TENSOR_TYPES.values() if not kind.name.startswith(("I", "F64")) or kind.name[1] == "Q"
 )
-CACHE_TYPES: Final = ("f16", "q8_0", "q4_0")
+CACHE_TYPES: Final = {"f16": 16.0, "q8_0": 8.5, "q4_0": 4.5}
+"""Bits of an element by type of the cache."""
+
+HEAD_SIZES: Final = (64, 128, 256)
+"""Lengths of keys that figures without flash attention are made for."""
+
+GROUPED_HEADS: Final = 4
+"""Query heads that share a head of K and V: usual since 2024. One token reads a byte of float16 for so many operations; models
+that share none (Llama 2 7B) look back up to four times as long as predicted."""
 
 LINK_EFFICIENCY: Final = 0.8
 """What copies reach of a PCIe link's raw rate: packet headers cost about a fifth (PCI-SIG; usual bandwidthTest results)."""
+
+STAGING_GBS: Final = 14.0
+"""How fast a driver copies pageable memory to where the device can fetch it, 10⁹ bytes/s; mapped weights are pageable. Solved
+from published rates of pageable and pinned copies, where both ways add up: 10.5 (5.5 of 11.5 GB/s, dask-cuda pull request 98),
+13.6 (9.6 of 32.4, kekzl/imp 1409) and 27.9 (12.9 of 23.9, NVlabs/cuda-oxide 976); their median."""
 
 LINK_LATENCY_S: Final = 2e-5
 """One small copy with its synchronisation, s; a rule of thumb."""
@@ -97,34 +113,46 @@ def _roofs(sheet: Sheet) -> DeviceCeiling:
 
 def _formats(sheet: Sheet, fitted: Coefficients) -> Iterator[FormatCeiling]:
     for form in FORMATS:
-        reading = read_seconds(sheet, form, fitted)
-        for threads, share in _thread_counts(sheet):
-            multiplying = 2 * _elements_per_byte(form) * multiply_seconds(sheet, form, fitted, share=share)
-            for tokens in TOKENS:
-                yield FormatCeiling(
-                    device=device_name(sheet),
-                    format=form,
-                    threads=threads,
-                    tokens=tokens,
-                    seconds_per_byte=Figure(value=reading + tokens * multiplying, spread=_spread(sheet, tokens, fitted)),
-                )
+        for routed in (False,) if sheet.kind == "cpu" else (False, True):
+            for threads, share in _thread_counts(sheet):
+                for tokens in TOKENS:
+                    yield FormatCeiling(
+                        device=device_name(sheet),
+                        format=form,
+                        threads=threads,
+                        tokens=tokens,
+                        routed=routed,
+                        seconds_per_byte=Figure(
+                            value=_weight_seconds(sheet, form, fitted, tokens=tokens, share=share, routed=routed),
+                            spread=_spread(sheet, tokens, fitted),
+                        ),
+                    )
+
+
+def _weight_seconds(sheet: Sheet, form: str, fitted: Coefficients, *, tokens: int, share: float, routed: bool) -> float:
+    operation = multiply_seconds(sheet, form, fitted, share=share, routed=routed)
+    rows = padded_tokens(sheet, tokens) if routed else tokens
+    return read_seconds(sheet, form, fitted) + 2 * _elements_per_byte(form) * rows * operation
 
 
 def _attention(sheet: Sheet, fitted: Coefficients) -> Iterator[AttentionCeiling]:
-    for cache in CACHE_TYPES:
+    for cache, bits in CACHE_TYPES.items():
         for flash in (True, False):
-            for threads, share in _thread_counts(sheet):
-                for tokens in (1, *TOKENS[-1:]):
-                    value = attend_seconds(sheet, fitted, tokens=tokens, flash_attn=flash, share=share)
-                    yield AttentionCeiling(
-                        device=device_name(sheet),
-                        cache_type_k=cache,
-                        cache_type_v=cache,
-                        flash_attn=flash,
-                        threads=threads,
-                        tokens=tokens,
-                        seconds_per_op=Figure(value=value, spread=_spread(sheet, tokens, fitted)),
-                    )
+            looking = look_seconds(sheet, fitted, flash_attn=flash) * bits / 16 / GROUPED_HEADS
+            for head in (0,) if flash else HEAD_SIZES:
+                for threads, share in _thread_counts(sheet):
+                    several = attend_seconds(sheet, fitted, flash_attn=flash, head_size=head or 128, share=share)
+                    for tokens, value in ((1, looking), (TOKENS[-1], several)):
+                        yield AttentionCeiling(
+                            device=device_name(sheet),
+                            cache_type_k=cache,
+                            cache_type_v=cache,
+                            flash_attn=flash,
+                            threads=threads,
+                            tokens=tokens,
+                            head_size=head,
+                            seconds_per_op=Figure(value=value, spread=_spread(sheet, tokens, fitted)),
+                        )
 
 
 def _fixed(sheet: Sheet, fitted: Coefficients) -> Iterator[FixedCeiling]:
@@ -144,12 +172,17 @@ def _links(sheets: tuple[Sheet, ...]) -> tuple[LinkCeiling, ...]:
     return tuple(
         LinkCeiling(
             device=device_name(sheet),
-            bytes_per_s=Figure(value=sheet.link_gbs.value * 1e9 * LINK_EFFICIENCY, spread=_LINK_SPREAD),
+            bytes_per_s=Figure(value=1 / link_seconds(sheet.link_gbs.value), spread=_LINK_SPREAD),
             latency_s=Figure(value=LINK_LATENCY_S, spread=_LINK_SPREAD),
         )
         for sheet in sheets
         if sheet.link_gbs is not None
     )
+
+
+def link_seconds(link_gbs: float) -> float:
+    """Seconds per byte of mapped weights over a link of that raw rate, 10⁹ bytes/s: copied twice, one after the other."""
+    return 1e-9 / (link_gbs * LINK_EFFICIENCY) + 1e-9 / STAGING_GBS
 
 
 def _thread_counts(sheet: Sheet) -> list[tuple[int, float]]:
@@ -167,6 +200,4 @@ def _elements_per_byte(form: str) -> float:
 
 
 def _spread(sheet: Sheet, tokens: int, fitted: Coefficients) -> float:
-    phase = "decode" if tokens <= TOKENS[3] else "prefill"
-    side = "cpu" if sheet.kind == "cpu" else "gpu"
-    return fitted.spread[f"{phase} {side}"]
+    return fitted.spread[spread_name("decode" if tokens <= TOKENS[3] else "prefill", sheet)]

@@ -98,7 +98,7 @@ class BatchTimer:
 
     def _time_weights(self, work: WeightWork, tokens: int) -> Part:
         threads = self._threads(tokens)
-        figure = self.figures.weight(work.device, work.format, threads, work.tokens)
+        figure = self.figures.weight(work.device, work.format, threads, work.tokens, routed=work.routed)
         there = self._weights.get(work.device, 0.0)
         cached = self.figures.reading(work.device, work.format, threads, work.tokens, there)
         return Part(

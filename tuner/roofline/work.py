@@ -67,6 +67,8 @@ class WeightWork(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that meet each touched matrix."""
     fetched: float = 0.0
     """Of the bytes, those that cross from main memory first."""
+    routed: bool = False
+    """Experts that a router chose."""
 
     @property
     def operations(self) -> float:
@@ -141,7 +143,8 @@ def _list_experts(layout: Layout, experts: FormatBytes, tokens: int) -> Iterator
     touched = experts_touched(layout.n_expert, layout.n_expert_used, tokens)
     each = tokens * min(layout.n_expert_used, layout.n_expert) / touched
     for (device, form), size in experts.items():
-        yield _place(layout, device, form, n_bytes=size * touched / layout.n_expert, tokens=each, batch=tokens)
+        placed = _place(layout, device, form, n_bytes=size * touched / layout.n_expert, tokens=each, batch=tokens)
+        yield msgspec.structs.replace(placed, routed=True)
 
 
 def _place(layout: Layout, device: str, form: str, *, n_bytes: float, tokens: float, batch: int) -> WeightWork:

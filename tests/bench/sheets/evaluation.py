@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.bench.sheets.fitting import Array, Problem, build_problem, solve, weigh_rows
 from tests.bench.sheets.rows import Row
+from tuner.roofline.coefficients import SPREADS, spread_name
 
 Z80 = 1.2816
 FOLDS = 5
@@ -17,25 +18,28 @@ FOLDS = 5
 Widths = dict[str, float]
 """Prior standard deviation by kind of coefficient."""
 
-CANDIDATES: tuple[Widths, ...] = (
-    {"read": 0.03, "format read": 0.06, "multiply": 0.5, "format multiply": 0.6},
-    {"read": 0.06, "format read": 0.15, "multiply": 0.3, "format multiply": 0.4},
-    {"read": 0.03, "format read": 0.15, "multiply": 0.3, "format multiply": 0.2},
-    {"read": 0.1, "format read": 0.06, "multiply": 0.5, "format multiply": 0.6},
-)
+CANDIDATES: tuple[Widths, ...] = tuple(
+    {"read": read, "format read": 2 * read, "multiply": multiply, "format multiply gpu": formats,
+     "format multiply cpu": 0.6, "routed": routed}
+    for read, multiply, formats, routed in (
+        (0.03, 0.3, 0.15, 0.15), (0.03, 0.3, 0.4, 0.15), (0.03, 0.6, 0.15, 0.15), (0.03, 0.6, 0.4, 0.15),
+        (0.03, 0.3, 0.15, 0.4), (0.1, 0.3, 0.15, 0.15),
+    )
+)  # fmt: skip
 """From strict to free; the data choose."""
 
 MEANS = {
     "read gpu": 0.2, "read cpu": 0.2, "read bandwidth gpu": 0.0, "read bandwidth cpu": 0.3, "read bandwidth metal": 0.2,
     "layer gpu": 1.5, "layer cpu": 0.0,
-    "multiply": 1.0, "attend one": 0.5, "attend many": 1.5,
+    "multiply": 1.0, "multiply int8": 0.7, "multiply routed": 0.3, "look": 0.5, "attend": 1.5, "scores": 0.2, "attend rows": 0.2,
 }  # fmt: skip
 """What is expected before any data: 80 % of the bandwidth, 50 µs and 10 µs a layer, a third of the compute rate; and that wide
 memories are harder to fill: in llama.cpp's discussion 4167, Apple chips reach 79 % of 68 GB/s and 45 % of 800 GB/s."""
 
 COMMON = {
     "read gpu": 1.0, "read cpu": 1.0, "read bandwidth gpu": 0.1, "read bandwidth cpu": 0.2, "read bandwidth metal": 0.1,
-    "layer gpu": 1.0, "layer cpu": 1.0, "multiply": 1.0, "multiply without hipBLASLt": 1.0, "attend one": 1.0, "attend many": 1.0,
+    "layer gpu": 1.0, "layer cpu": 1.0, "multiply": 1.0, "library": 0.2, "multiply int8": 0.5, "multiply routed": 0.5,
+    "look": 1.0, "look plain": 0.5, "attend": 1.0, "attend plain": 0.3, "attend tile": 0.5, "attend rows": 0.5, "scores": 0.5, "loop": 0.5,
 }  # fmt: skip
 """Widths of what is common to many devices."""
 
@@ -75,8 +79,12 @@ def _width(name: str, widths: Widths) -> float:
         return COMMON[name]
     if name.startswith("read bandwidth"):
         return 0.03
-    if words[0] in {"read", "multiply"}:
-        return widths[f"format {words[0]}" if len(words) == 3 else words[0]]
+    if name.startswith("multiply routed"):
+        return widths["routed"]
+    if words[0] == "read":
+        return widths["format read" if len(words) == 3 else "read"]
+    if words[0] == "multiply":
+        return widths[f"format multiply {words[1]}" if len(words) == 3 else "multiply"]
     return 0.15
 
 
@@ -127,14 +135,15 @@ def by_device(rows: Sequence[Row], values: Array) -> dict[tuple[str, str], list[
 
 
 def side(row: Row) -> str:
-    return f"{row.phase} {'cpu' if row.sheet.kind == 'cpu' else 'gpu'}"
+    """What spreads are told apart by."""
+    return spread_name(row.phase, row.sheet)
 
 
 def find_spread(rows: Sequence[Row], error: Array, without: str = "") -> dict[str, float]:
     """Relative standard deviation by phase and kind whose 80 % interval holds four of five errors; each device counts as the square
     root of its rows, so that neither one device nor single rows rule."""
     spread = {}
-    for name in ("decode gpu", "decode cpu", "prefill gpu", "prefill cpu"):
+    for name in SPREADS:
         chosen = [i for i, row in enumerate(rows) if side(row) == name and row.device != without]
         counts: dict[str, int] = defaultdict(int)
         for i in chosen:
@@ -146,11 +155,11 @@ def find_spread(rows: Sequence[Row], error: Array, without: str = "") -> dict[st
     return spread
 
 
-def covered(rows: Sequence[Row], error: Array) -> Array:
-    """Which rows lie in the 80 % interval that the other devices' errors give."""
+def covered(rows: Sequence[Row], error: Array, all_rows: Sequence[Row], all_errors: Array) -> Array:
+    """Which rows lie in the 80 % interval that all other devices' errors give."""
     found = np.zeros(len(rows), bool)
     for device in {row.device for row in rows}:
-        spread = find_spread(rows, error, without=device)
+        spread = find_spread(all_rows, all_errors, without=device)
         for i, row in enumerate(rows):
             if row.device == device:
                 found[i] = abs(error[i]) <= Z80 * spread[side(row)]
