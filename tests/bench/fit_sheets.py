@@ -2,6 +2,8 @@
 
     python -m tests.bench.fit_sheets --data FOLDER [--write] [--fixed-widths]
 
+Under a minute on one core with OMP_NUM_THREADS=1, several with threads: the matrices are too small to share out.
+
 FOLDER holds llama_bench.csv, parallel.csv, depth.csv and offload.csv. Fitted are llama_bench.csv, depth.csv and, of parallel.csv,
 the rows of other devices than the one that fills it, with one token or 64 and more at once (between, GPUs switch kernels, which
 a data sheet says nothing about). Tested are all rows of llama_bench.csv and depth.csv, each with coefficients, prior widths and
