@@ -76,7 +76,7 @@ def check_sentence(error: BadInputError) -> None:
     assert "\n" not in str(error)
     assert error.message.isprintable()
     assert error.message.endswith(".")
-    assert 30 < len(str(error)) < 1000
+    assert 30 < len(str(error)) < 800
 
 
 @pytest.mark.parametrize("name", HOSTILE)

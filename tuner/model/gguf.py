@@ -154,8 +154,8 @@ class _Cursor:
 def shown(value: object) -> str:
     """A name from outside as it may stand in one line of a message."""
     text = str(value)
-    short = text if len(text) <= 200 else text[:80] + "…" + text[-80:]
-    return short if short.isprintable() else ascii(short)[1:-1]
+    plain = text if text.isprintable() else ascii(text[:200])[1:-1]
+    return plain if len(plain) <= 200 else plain[:80] + "…" + plain[-80:]
 
 
 def read_header(path: Path) -> Header:
