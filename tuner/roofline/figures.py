@@ -13,8 +13,9 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from tuner.errors import BadInputError
+from tuner.memory.record import HOST
 from tuner.roofline.ceilings import Ceilings, DeviceCeiling, Figure, LinkCeiling
-from tuner.roofline.work import bits_of
+from tuner.roofline.work import TILE, bits_of
 from tuner.runconfig import RunConfig
 
 T = TypeVar("T")
@@ -28,6 +29,9 @@ and Q4_1 on a CPU that repacks one of them differ by more."""
 
 THREADS_SPREAD: Final = 0.3
 """Added outside the calibrated threads: each thread above the cores may halve the speed or do no harm."""
+
+BY_ROWS: Final = TILE // 4
+"""Tokens at once that no kernel works through in tiles."""
 
 _CACHE_BITS: Final = {
     "f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q5_1": 6.0, "q5_0": 5.5, "q4_1": 5.0, "q4_0": 4.5, "iq4_nl": 4.5,
@@ -113,16 +117,21 @@ class Figures:
     ) -> Figure:
         """Seconds per operation of attention. Raises BadInputError without any figure for the device.
 
-        Between calibrated head sizes the smaller one counts: what does not fill a vector unit is computed one by one.
+        Between calibrated head sizes the smaller one counts: what does not fill a vector unit is computed one by one. Where the
+        processor's flash attention meets K and V of two types, it works row by row whatever the batch
+        (ggml-cpu/ops.cpp, ggml_compute_forward_flash_attn_ext_f16), and adding rows of V up is what takes the time: such a
+        pair goes by V's type alone, of which a large batch of unquantised rows would be computed in tiles.
         """
         wanted: CacheKey = (config.cache_type_k, config.cache_type_v, flash_attn)
         key = ("attention", device, wanted, threads, tokens, head_size)
         if key not in self._answers:
             known = _require(self._attention.get(device), device)
-            nearest = wanted if wanted in known else min(known, key=lambda each: _cache_distance(each, wanted))
+            by_rows = wanted not in known and flash_attn and device == HOST and config.cache_type_k != config.cache_type_v
+            like: CacheKey = (config.cache_type_v, config.cache_type_v, True) if by_rows else wanted
+            nearest = wanted if wanted in known else min(known, key=lambda each: _cache_distance(each, like))
             heads = known[nearest]
             head = max((each for each in heads if each <= head_size), default=min(heads))
-            figure = look_up(heads[head], threads, tokens, beyond="level")
+            figure = look_up(heads[head], threads, min(tokens, BY_ROWS) if by_rows else tokens, beyond="level")
             note = f"{_name_cache(wanted)} was not calibrated: {_name_cache(nearest)} stands in for it."
             self._answers[key] = figure if nearest == wanted else widen(figure, STAND_IN_SPREAD, note)
         return self._answers[key]
