@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 
 import click
+from click.utils import PacifyFlushWrapper
 
 from tuner.cli import commands
 from tuner.cli.output import complain
@@ -88,6 +89,11 @@ def run(arguments: list[str]) -> int:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
+        return ExitCode.DONE
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, BrokenPipeError) and not isinstance(sys.stdout, PacifyFlushWrapper):
+            raise
+        _silence_stdout()  # Click and Rich leave with 1, which is for faults of ours
         return ExitCode.DONE
     except OSError as error:
         return _report_system(error)

@@ -14,7 +14,8 @@ class FlashAttn(Dimension):
     """Whether attention is computed in one fused pass, without the table of scores in memory.
 
     On saves memory (n_head × ubatch_size × n_ctx × 4 bytes of scores) and usually makes prefill faster, more so the longer
-    the prompt; decode changes little, and on some processors it is a little slower at depth. A quantised V cache needs it.
+    the prompt. Decode on a GPU changes little; on a processor without fast arithmetic for the cache's f16 it can take two to
+    three times as long behind a long history (see the rule DEC10), so that off is worth a try. A quantised V cache needs on.
 
     auto, the default, lets llama.cpp look whether the device has the kernel and is the safe choice: on, said by name, is
     not checked, and a missing kernel moves attention to the CPU without a warning. On a CPU, auto is on. A few
