@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Sequence
 
 import click
-from click.utils import PacifyFlushWrapper
 
 from tuner.cli import commands
 from tuner.cli.output import complain
@@ -74,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command line; the exit code."""
+    stdout = sys.stdout
     try:
         return _settle(program.main(arguments, prog_name="rooftune", standalone_mode=False))
     except click.exceptions.Exit as stop:
@@ -91,9 +91,9 @@ def run(arguments: list[str]) -> int:
         _silence_stdout()
         return ExitCode.DONE
     except SystemExit as stop:
-        if not isinstance(stop.__context__, BrokenPipeError) and not isinstance(sys.stdout, PacifyFlushWrapper):
+        if sys.stdout is stdout and not isinstance(stop.__context__, BrokenPipeError):
             raise
-        _silence_stdout()  # Click and Rich leave with 1, which is for faults of ours
+        _silence_stdout()  # Rich, and Click after putting another stream there, leave with 1: that is for faults of ours
         return ExitCode.DONE
     except OSError as error:
         return _report_system(error)
