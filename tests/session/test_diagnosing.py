@@ -27,7 +27,8 @@ from tuner.session.diagnosing import (
     diagnose,
     form_situation,
 )
-from tuner.session.situation import add_remote_devices, find_siblings, open_predictor
+from tuner.session.remote import add_remote_devices
+from tuner.session.situation import find_siblings, open_predictor
 from tuner.workload import PRESETS
 
 

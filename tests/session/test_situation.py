@@ -13,7 +13,8 @@ from tests.rules.builders import GIB, TURN, make_gpu, make_host, make_model
 from tuner.model import read_model
 from tuner.runconfig import RunConfig
 from tuner.session.guarding import MemoryRules
-from tuner.session.situation import add_remote_devices, describe_point, find_projectors, open_predictor
+from tuner.session.remote import add_remote_devices
+from tuner.session.situation import describe_point, find_projectors, open_predictor
 
 MODEL = make_model()
 POINT = RunConfig(model=MODEL.path, ctx_size=1024, threads=2, threads_batch=2)

@@ -19,7 +19,8 @@ from tuner.rules.checking import check_situation
 from tuner.rules.points import change_point
 from tuner.session.checking import Checked
 from tuner.session.predicting import find_stored_figures
-from tuner.session.situation import add_remote_devices, describe_point
+from tuner.session.remote import add_remote_devices
+from tuner.session.situation import describe_point
 from tuner.study.result import StudyResult
 from tuner.trial import Trial
 

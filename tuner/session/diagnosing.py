@@ -23,8 +23,9 @@ from tuner.runconfig import RunConfig
 from tuner.session.checking import check_budget, check_servers, read_models
 from tuner.session.guarding import MemoryRules, read_rules
 from tuner.session.predicting import FindFigures
+from tuner.session.remote import add_remote_devices
 from tuner.session.request import DEFAULT_ENGINE
-from tuner.session.situation import add_remote_devices, describe_point, find_projectors, find_siblings
+from tuner.session.situation import describe_point, find_projectors, find_siblings
 from tuner.session.trying import Trier
 from tuner.session.tuning import open_measurer
 from tuner.space import SpaceSituation, build_space, parse_settings, settle_point

@@ -16,6 +16,7 @@ from tuner.memory import Budget, Footprint, estimate_footprint, explain_misfit, 
 from tuner.memory.record import HOST
 from tuner.model import ModelSpec
 from tuner.runconfig import RunConfig
+from tuner.session.remote import add_remote_devices
 from tuner.units import parse_bytes
 
 Project = Callable[[RunConfig], Mapping[str, int] | None]
@@ -81,9 +82,8 @@ def add_remote(machine: HardwareProfile, rpc: tuple[str, ...]) -> HardwareProfil
     """`machine` with its remote devices. How much any device will hold is unknown then, so only main memory can refuse."""
     if not rpc:
         return machine
-    remote = tuple(DeviceFacts(name=f"RPC{place}", backend="RPC") for place in range(len(rpc)))
     own = tuple(DeviceFacts(name=device.name, kind=device.kind, backend=device.backend) for device in machine.devices)
-    return msgspec.structs.replace(machine, devices=(*remote, *own))
+    return add_remote_devices(msgspec.structs.replace(machine, devices=own), len(rpc))
 
 
 def is_close(footprint: Footprint, budget: Budget) -> bool:

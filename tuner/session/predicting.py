@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tuner.errors import BadInputError, NothingFeasibleError, UsageError
-from tuner.hardware import DeviceFacts, HardwareProfile, profile_machine
+from tuner.hardware import HardwareProfile, profile_machine
 from tuner.measure.stop import Stop
 from tuner.memory import Budget, Footprint, estimate_footprint, explain_misfit, find_budget, largest_context
 from tuner.model import ModelSpec, demo_model_path, read_model, require_decoder, resolve_models
@@ -20,6 +20,7 @@ from tuner.roofline.layout import imagine_machine
 from tuner.roofline.prediction import Predictor
 from tuner.roofline.record import Prediction
 from tuner.runconfig import RunConfig
+from tuner.session.remote import add_remote_devices
 from tuner.space import SpaceSituation, build_space, parse_settings
 from tuner.workload import Workload, load_workload
 
@@ -108,7 +109,7 @@ def predict_models(
     settings = parse_settings(request.settings)
     _check_servers(request)
     specs, passed_over = read_candidates(request)
-    place = imagine_place(request.machine) if request.machine else _find_place(profile(), find_figures)
+    place = imagine_place(request.machine) if request.machine else _find_place(profile(), len(request.rpc), find_figures)
     items: list[Forecast] = []
     for spec in specs:
         try:
@@ -213,15 +214,10 @@ def find_stored_figures(
     return join_ceilings(host, remote)
 
 
-def _find_place(machine: HardwareProfile, find_figures: FindFigures) -> Place:
+def _find_place(machine: HardwareProfile, servers: int, find_figures: FindFigures) -> Place:
     """The machine at hand, with the devices of RPC servers before its own as llama.cpp has them."""
     ceilings = find_figures(machine)
-    remote = tuple(
-        DeviceFacts(name=each.device, backend="RPC", free_bytes=each.memory_bytes, total_bytes=each.memory_bytes)
-        for each in ceilings.devices
-        if each.device.startswith("RPC")
-    )
-    there = msgspec.structs.replace(machine, devices=(*remote, *machine.devices)) if remote else machine
+    there = add_remote_devices(machine, servers, ceilings)
     return Place(machine=there, budget=find_budget(there), ceilings=ceilings)
 
 

@@ -7,11 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from tuner.errors import BadInputError
 from tuner.hardware import HardwareProfile
-from tuner.hardware.record import DeviceFacts
 from tuner.memory import estimate_footprint, explain_misfit, find_budget, place_layers
 from tuner.memory.record import HOST
 from tuner.model import ModelSpec, read_model
@@ -23,7 +20,6 @@ from tuner.runconfig import RunConfig
 from tuner.session.guarding import MemoryRules
 from tuner.workload import Workload
 
-_REMOTE: Final = "RPC"
 MOST_SIBLINGS: Final = 24
 """Files beside the model whose headers are read."""
 
@@ -65,19 +61,6 @@ def describe_point(
         projector_bytes=projector_bytes,
         draft=draft,
     )
-
-
-def add_remote_devices(machine: HardwareProfile, servers: int, ceilings: Ceilings | None = None) -> HardwareProfile:
-    """`machine` with the devices of other machines before its own, as llama.cpp lists them: those that were calibrated, with
-    the memory they had; else one for each of `servers`, of whose memory nothing is known.
-    """
-    timed = [each for each in (ceilings.devices if ceilings and servers else ()) if each.device.startswith(_REMOTE)]
-    memories = [each.memory_bytes for each in timed] or [None] * servers
-    remote = tuple(
-        DeviceFacts(name=f"{_REMOTE}{index}", backend=_REMOTE, free_bytes=memory, total_bytes=memory)
-        for index, memory in enumerate(memories)
-    )
-    return msgspec.structs.replace(machine, devices=(*remote, *machine.devices))
 
 
 def open_predictor(

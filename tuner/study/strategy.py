@@ -81,18 +81,19 @@ def plan_short(request: StudyRequest, *, samples: int = 1) -> Plan:
     )
 
 
-def plan_full(request: StudyRequest, *, samples: int = _THOROUGH_SAMPLES, fresh: bool = False) -> Plan:
-    """Turns of full length. A phase that no goal needs is kept short, so that its figure exists all the same."""
-    _, decode = needed_phases(request.goals, request.limits)
-    n_out = request.answer_tokens
-    return Plan(samples=samples, prefill=True, decode_tokens=n_out if decode else min(n_out, SHORT_DECODE), fresh=fresh)
+def plan_full(request: StudyRequest, *, samples: int = _THOROUGH_SAMPLES) -> Plan:
+    """Turns of full length, as the search has it. A phase that no goal needs is kept short: its figure exists all the same."""
+    return _plan_turns(request, request.answer_tokens, samples=samples)
 
 
 def plan_round(request: StudyRequest) -> Plan:
     """One run of a round as it is wanted: a turn of full length, whatever the budget, on a fresh context."""
+    return _plan_turns(request, request.workload.output_tokens, samples=1, fresh=True)
+
+
+def _plan_turns(request: StudyRequest, n_out: int, *, samples: int, fresh: bool = False) -> Plan:
     _, decode = needed_phases(request.goals, request.limits)
-    n_out = request.workload.output_tokens
-    return Plan(samples=1, prefill=True, decode_tokens=n_out if decode else min(n_out, SHORT_DECODE), fresh=True)
+    return Plan(samples=samples, prefill=True, decode_tokens=n_out if decode else min(n_out, SHORT_DECODE), fresh=fresh)
 
 
 def is_full_length_short(request: StudyRequest) -> bool:
