@@ -223,18 +223,6 @@ def test_stop_twice_ends_the_child_now() -> None:
         assert measurer.child_pid is None
 
 
-def test_signals_request_a_stop_and_the_handlers_come_back() -> None:
-    """Once: requested; twice: immediate."""
-    stop, before = Stop(), signal.getsignal(signal.SIGINT)
-    with stop.on_signals(signal.SIGINT):
-        assert (stop.requested, stop.immediate) == (False, False)
-        signal.raise_signal(signal.SIGINT)
-        assert (stop.requested, stop.immediate) == (True, False)
-        signal.raise_signal(signal.SIGINT)
-        assert (stop.requested, stop.immediate) == (True, True)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 PARENT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored

@@ -12,7 +12,7 @@ from tests.builders.gguf_files import write_facts
 from tests.memory.test_cache import GEMMA3_270M, NEMO
 from tuner.cli.commands._inspection import inspect_model
 from tuner.cli.commands.inspect import render_inspection
-from tuner.cli.main import main
+from tuner.cli.main import run
 from tuner.hardware.record import HardwareProfile, LimitFacts
 from tuner.memory import default_config
 from tuner.model import read_model
@@ -22,9 +22,7 @@ MACHINE = HardwareProfile(limits=LimitFacts(memory_available_bytes=2**30))
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     """The JSON document of a command that must end well and say nothing else."""
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments, "--json"])
-    assert ended.value.code in {0, None}
+    assert run([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -119,9 +117,7 @@ def test_models_lists_the_unreadable_with_a_reason(tmp_path: Path, capsys: pytes
 )
 def test_bad_input_ends_with_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 2 or 3, nothing on stdout."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code in {2, 3}
+    assert run(arguments) in {2, 3}
     said = capsys.readouterr()
     assert said.out == ""
     assert len(said.err.strip().splitlines()) == 1

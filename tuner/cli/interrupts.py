@@ -18,7 +18,8 @@ FINISHING: Final = "Finishing this sample; once more stops at once."
 def hear_interrupts(*, answer: str = FINISHING, at_once: bool = False) -> Iterator[Stop]:
     """A stop that the first signal requests and the second hastens, or the first too with `at_once`. A main thread's matter.
 
-    `answer` is told on stderr when the first signal comes.
+    `answer` is told on stderr when the first signal comes. Once asked, the process is on its way out: further signals
+    then change nothing about what it saves, says and returns.
     """
     from tuner.measure.stop import Stop
 
@@ -37,5 +38,12 @@ def hear_interrupts(*, answer: str = FINISHING, at_once: bool = False) -> Iterat
     try:
         yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not stop.requested:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def ignore_interrupts() -> None:
+    """From here to the end of the process a signal no longer changes its exit code. Python's own shutdown honours only this."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import click
 
 from tuner.cli import commands
+from tuner.cli.interrupts import ignore_interrupts
 from tuner.cli.output import complain
 from tuner.errors import ExitCode, RooftuneError, suggest_name
 
@@ -68,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a locale without our letters gets question marks, not a fault
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    ignore_interrupts()
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 
 class Stop:
@@ -29,18 +25,3 @@ class Stop:
     def immediate(self) -> bool:
         """Stop now, whatever is under way."""
         return self._count >= 2
-
-    @contextmanager
-    def on_signals(self, *signals: signal.Signals) -> Iterator[Stop]:
-        """Within the block, the signals (SIGINT and SIGTERM when none is named) request a stop. Main thread only."""
-        chosen = signals or (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._hear) for number in chosen}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self.request()
