@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import msgspec
 import pytest
 
 from tests.study.fakes import FakeMeasurer, FakeSpace, cost_of, make_request, run
 from tests.study.test_loop import wide
 from tuner.measure.record import Plan
+from tuner.measure.statistics import paired_ratio
 from tuner.study.events import Note, Progress, RoundFinished
-from tuner.study.pace import FEWEST_PAIRS, Pace, divide_budget
+from tuner.study.pace import FEWEST_PAIRS, SEARCH_SHARE, Pace, count_rounds, divide_budget, end_search
 from tuner.study.request import CONFIRM_SHARE
 from tuner.study.strategy import SHORT_DECODE, plan_round
 from tuner.workload import Workload
@@ -94,6 +98,37 @@ class TestDivision:
     def test_rounds_go_on_with_the_answers_they_began_with(self) -> None:
         """Runs of another length do not compare."""
         assert divide(60, tokens=100).round_plan.decode_tokens == 100
+
+
+class TestRounds:
+    """How many rounds a gain needs, and when the search makes room for them."""
+
+    @pytest.mark.parametrize(
+        ("ratio", "noise", "rounds"),
+        [(1.5, 0.02, 5), (1.05, 0.02, 5), (1.03, 0.02, 8), (1.02, 0.02, 16), (1.001, 0.02, 20), (1.0, 0.02, 20)],
+    )
+    def test_small_gains_need_many(self, ratio: float, noise: float, rounds: int) -> None:
+        assert count_rounds(ratio, noise, fewest=5) == rounds
+
+    @pytest.mark.parametrize(("ratio", "noise"), [(1.03, 0.02), (1.05, 0.04), (1.02, 0.01)])
+    def test_so_many_prove_it_four_times_out_of_five(self, ratio: float, noise: float) -> None:
+        draw = random.Random(1)
+        rounds = count_rounds(ratio, noise, fewest=5)
+
+        def prove() -> bool:
+            pairs = [(ratio * math.exp(draw.gauss(0, noise)), math.exp(draw.gauss(0, noise))) for _ in range(rounds)]
+            _, low, _ = paired_ratio([a for a, _ in pairs], [b for _, b in pairs])
+            return low > 1.0
+
+        assert 0.65 < sum(prove() for _ in range(400)) / 400 < 0.9
+
+    @pytest.mark.parametrize("budget_s", [60, 120, 180, 600])
+    def test_more_rounds_end_the_search_earlier_but_leave_it_its_share(self, budget_s: float) -> None:
+        division = divide(budget_s)
+        ends = [end_search(PACE, division, rounds=rounds, ends_s=budget_s - 1.0, began_s=15.0) for rounds in (1, 3, 5, 10, 20)]
+        assert ends == sorted(ends, reverse=True)
+        assert ends[0] <= division.search_ends_s
+        assert ends[-1] >= min(division.search_ends_s, 15.0 + SEARCH_SHARE * (budget_s - 16.0)) - 1e-9
 
 
 def slow(config):

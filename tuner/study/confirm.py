@@ -21,7 +21,8 @@ from tuner.study.attempt import Attempt
 from tuner.study.bench import Bench, rescore
 from tuner.study.events import RoundFinished
 from tuner.study.merging import merge_outcomes
-from tuner.study.pace import FEWEST_PAIRS, Division, Pace
+from tuner.study.noise import find_noise
+from tuner.study.pace import FEWEST_PAIRS, MOST_PAIRS, Division, Pace, count_rounds
 from tuner.study.ranking import Cost, count_changes, find_cost
 from tuner.study.result import Gain
 from tuner.trial import Trial
@@ -31,7 +32,7 @@ LEAST_ROUNDS: Final = 5
 """Rounds before looking whether it is decided: looking earlier and often would find gains where there are none."""
 FEWEST_ROUNDS: Final = FEWEST_PAIRS
 """Where the budget ended the rounds, which has nothing to do with what they showed, so many already bear an interval."""
-MOST_ROUNDS: Final = 20
+MOST_ROUNDS: Final = MOST_PAIRS
 NARROW: Final = 0.015
 """Half the width of the interval, as a share, at which no further round is needed."""
 _CLEAR: Final = 3.0
@@ -96,12 +97,21 @@ class Confirmation:
 
     def _drop_what_there_is_no_time_for(self) -> None:
         """Rounds that prove a gain come first: finalists beyond the best are dropped where both do not fit the budget."""
+        best, plan = self._finalists[0], self._division.later_plan
+        proof_s = self._count_rounds(best) * self._expect([self._baseline, best], plan)
         while len(self._finalists) > 1:
-            plan = self._division.later_plan
             selection_s = SELECTION_ROUNDS * self._expect([self._baseline, *self._finalists], plan)
-            if selection_s + LEAST_ROUNDS * self._expect([self._baseline, self._finalists[0]], plan) <= self._bench.left_s:
+            if selection_s + proof_s <= self._bench.left_s:
                 return
             self._finalists.pop()
+
+    def _count_rounds(self, finalist: Finalist) -> int:
+        """Rounds that its gain of the search will likely need."""
+        history = self._bench.history
+        default, cost = history.cost(self._baseline.trial), history.cost(finalist.trial)
+        if default is None or cost is None or default.missed != cost.missed:
+            return LEAST_ROUNDS
+        return count_rounds(default.value / cost.value, find_noise(history), fewest=LEAST_ROUNDS)
 
     def _repeat(self, runners: list[Finalist], rounds: int, *, selecting: bool) -> None:
         for number in range(1, rounds + 1):

@@ -6,26 +6,20 @@ What is expected comes from predictions, where there are some, and from all shor
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
+from typing import Any, Final
 
 from tuner.measure.record import Measurement
 from tuner.study.acquisition import choose_next
 from tuner.study.candidates import Candidates
 from tuner.study.history import History
+from tuner.study.noise import find_noise
 from tuner.study.ranking import count_changes
 from tuner.study.request import StudyRequest
 from tuner.study.strategy import Proposal, is_full_length_short
-from tuner.study.surrogate import NOISE, Observation, Outlook, Surrogate, list_parts
-
-if TYPE_CHECKING:
-    from tuner.study.attempt import Attempt
+from tuner.study.surrogate import Observation, Outlook, Surrogate, list_parts
 
 Walk = Generator[Proposal, None, None]
-_LEAST_NOISE: Final = 0.005
 _CREDIT: Final = 4.0
 """Runs that the deviations are believed to have foretold well before there were any."""
 
@@ -124,21 +118,6 @@ def list_observations(history: History, request: StudyRequest, parts: tuple[str,
             samples = max(1, len(measurement.samples))
             found.append(Observation(config=attempt.trial.config, figures=figures, noise=noise / samples**0.5))
     return found
-
-
-def find_noise(history: History) -> float:
-    """Standard deviation of one sample in log units, from points with several."""
-    spreads = [spread for attempt in history.attempts for spread in _list_spreads(attempt)]
-    return max(_LEAST_NOISE, statistics.median(spreads)) if len(spreads) >= 3 else NOISE
-
-
-def _list_spreads(attempt: Attempt) -> list[float]:
-    measurement = attempt.trial.outcome.measurement if attempt.trial.outcome else None
-    if measurement is None or not attempt.was_run:
-        return []
-    columns = ([s.ttft_ms for s in measurement.samples], [s.tpot_ms for s in measurement.samples])
-    known = ([value for value in column if value] for column in columns)
-    return [float(np.std(np.log(values), ddof=1)) for values in known if len(values) > 1]
 
 
 def _read(measurement: Measurement, part: str, slowdown: float) -> float | None:

@@ -22,7 +22,8 @@ from tuner.study.bench import Bench, Stop
 from tuner.study.confirm import Confirmation, Confirmed, Finalist
 from tuner.study.events import BestChanged, Note, StageStarted, StudyEvent, StudyFinished
 from tuner.study.history import History
-from tuner.study.pace import Division, Pace, divide_budget
+from tuner.study.noise import find_noise
+from tuner.study.pace import FEWEST_PAIRS, Division, Pace, count_rounds, divide_budget, end_search
 from tuner.study.physics import PhysicsStrategy
 from tuner.study.points import find_config
 from tuner.study.ranking import count_changes, find_front
@@ -46,6 +47,8 @@ _FINALIST_SHARE: Final = 0.05
 """Finalists are at most this much worse than the best of the search."""
 _EQUAL: Final = 0.02
 """Points of the search nearer than this to its best are told apart by how simple they are."""
+_WORTH_PROVING: Final = 0.01
+"""A smaller gain than this leaves the search the time that it has."""
 _MEMORY: Final = frozenset({"does_not_fit", "out_of_memory"})
 
 
@@ -108,10 +111,11 @@ class _Study:
         self._see_best(baseline)
         pace, division = self._divide_budget(baseline)
         strategy = self._make_strategy()
-        stop_reason = self._search(strategy, pace, division.search_ends_s)
+        began_s = self._bench.elapsed_s
+        stop_reason = self._search(strategy, pace, lambda: self._end_search(baseline, pace, division, began_s))
         self._bench.adopt_stored()
         if stop_reason == _OUT_OF_TIME and not self._find_finalists(baseline):
-            stop_reason = self._search(strategy, pace, self._bench.ends_s - 2 * pace.expect(division.round_plan))
+            stop_reason = self._search(strategy, pace, lambda: self._bench.ends_s - 2 * pace.expect(division.round_plan))
         self._check_feasible()
         finalists = self._find_finalists(baseline)
         title = "The finalists and the default in turn" if finalists else "The default once more; nothing looked better"
@@ -184,9 +188,21 @@ class _Study:
             return PhysicsStrategy(self._request, note=self._note)
         return SampledStrategy(self._request)
 
-    def _search(self, strategy: Strategy, pace: Pace, ends_s: float) -> str:
+    def _end_search(self, baseline: Attempt, pace: Pace, division: Division, began_s: float) -> float:
+        """When the search is to end, on the study's clock, s: earlier where the gain in hand takes more rounds to prove."""
+        default = self._history.cost(baseline.trial)
+        best = self._history.cost(self._best) if self._best else None
+        if len(self._request.goals) > 1 or default is None or best is None or default.missed != best.missed:
+            return division.search_ends_s
+        if not best.beats(default, margin=_WORTH_PROVING):
+            return division.search_ends_s
+        rounds = count_rounds(default.value / best.value, find_noise(self._history), fewest=FEWEST_PAIRS)
+        return end_search(pace, division, rounds=rounds, ends_s=self._bench.ends_s, began_s=began_s)
+
+    def _search(self, strategy: Strategy, pace: Pace, find_end: Callable[[], float]) -> str:
         """Try what the strategy proposes; why it ended, in plain words. Called again, it goes on."""
         while True:
+            ends_s = find_end()
             self._history.spent_share = self._bench.elapsed_s / max(1e-9, ends_s)
             if (reason := self._find_stop_reason()) is not None:
                 return reason

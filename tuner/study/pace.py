@@ -20,8 +20,14 @@ PROOF_SHARE: Final = 0.6
 """Part of what is left after the default was run, that the proof may take from the search where the budget is short."""
 FEWEST_PAIRS: Final = 3
 """Rounds of two runs each that bear an interval."""
+MOST_PAIRS: Final = 20
+"""Rounds after which a gain that is still in doubt is too small to matter."""
+SEARCH_SHARE: Final = 0.4
+"""Part of what is left after the default was run, that the search keeps however small the gain in hand is."""
 _MARGIN: Final = 1.1
 """What is to be proved may well take longer than the default in one of its phases."""
+_POWER: Final = 2.8
+"""Deviations of the mean between a gain and none at which a 95 % interval will exclude none four times out of five."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +103,26 @@ def divide_budget(
 def expect_proof(pace: Pace, first: Plan, later: Plan, *, loads: bool) -> float:
     """Seconds that the fewest rounds take."""
     return 2 * _MARGIN * (pace.expect(first, loads=loads) + (FEWEST_PAIRS - 1) * pace.expect(later, loads=loads))
+
+
+def count_rounds(ratio: float, noise: float, *, fewest: int) -> int:
+    """Rounds that will likely prove a gain of `ratio` (above 1), where single runs scatter by `noise` (log units).
+
+    The mean of n paired log ratios has the deviation noise * sqrt(2 / n).
+    """
+    gain = math.log(max(ratio, 1.0))
+    wanted = 2 * (_POWER * noise / gain) ** 2 if gain > 0 else math.inf
+    return max(fewest, math.ceil(min(wanted, MOST_PAIRS)))
+
+
+def end_search(pace: Pace, division: Division, *, rounds: int, ends_s: float, began_s: float) -> float:
+    """When the search is to end so that `rounds` still fit before `ends_s`, on the study's clock, s.
+
+    Never later than the division has it, and not before its own share of the time since `began_s` is used.
+    """
+    run_s = pace.expect(division.later_plan)
+    earliest_s = began_s + SEARCH_SHARE * (ends_s - began_s)
+    return min(division.search_ends_s, max(earliest_s, ends_s - 2 * _MARGIN * rounds * run_s))
 
 
 def _fit_rounds(request: StudyRequest, pace: Pace, room_s: float, *, loads: bool, tokens: int | None) -> tuple[Plan, Plan]:

@@ -20,6 +20,7 @@ from tuner.runconfig import RunConfig
 from tuner.study.belief import Belief, Opinion, form_belief, merge_opinions
 from tuner.study.candidates import Candidates
 from tuner.study.gaussian import OWN, Array
+from tuner.study.noise import NOISE
 
 if TYPE_CHECKING:
     from tuner.roofline.record import Prediction
@@ -37,8 +38,6 @@ _PHASES: Final[dict[str, frozenset[Phase]]] = {
 }
 _Z80: Final = 1.2816
 """Standard deviations from the middle of a normal distribution to either end of its 80 % interval."""
-NOISE: Final = 0.015
-"""Standard deviation of one sample, in log units, until samples of the study say otherwise."""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
