@@ -105,12 +105,20 @@ class TestRounds:
 
     @pytest.mark.parametrize(
         ("ratio", "noise", "rounds"),
-        [(1.5, 0.02, 5), (1.05, 0.02, 5), (1.03, 0.02, 8), (1.02, 0.02, 16), (1.001, 0.02, 20), (1.0, 0.02, 20)],
+        [
+            (1.5, 0.03, 5),
+            (1.08, 0.03, 5),
+            (1.05, 0.03, 6),
+            (1.03, 0.001, 12),
+            (1.03, 0.03, 17),
+            (1.001, 0.03, 20),
+            (1.0, 0.03, 20),
+        ],
     )
     def test_small_gains_need_many(self, ratio: float, noise: float, rounds: int) -> None:
         assert count_rounds(ratio, noise, fewest=5) == rounds
 
-    @pytest.mark.parametrize(("ratio", "noise"), [(1.03, 0.02), (1.05, 0.04), (1.02, 0.01)])
+    @pytest.mark.parametrize(("ratio", "noise"), [(1.05, 0.03), (1.06, 0.04), (1.035, 0.025)])
     def test_so_many_prove_it_four_times_out_of_five(self, ratio: float, noise: float) -> None:
         draw = random.Random(1)
         rounds = count_rounds(ratio, noise, fewest=5)

@@ -26,8 +26,12 @@ SEARCH_SHARE: Final = 0.4
 """Part of what is left after the default was run, that the search keeps however small the gain in hand is."""
 _MARGIN: Final = 1.1
 """What is to be proved may well take longer than the default in one of its phases."""
+_APART: Final = 0.025
+"""Least deviation between runs of one configuration that are apart in time, in log units."""
 _POWER: Final = 2.8
 """Deviations of the mean between a gain and none at which a 95 % interval will exclude none four times out of five."""
+_OF_STUDENT: Final = 2
+"""Rounds more, since the deviation is not known but estimated from the same few rounds."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,12 +110,12 @@ def expect_proof(pace: Pace, first: Plan, later: Plan, *, loads: bool) -> float:
 
 
 def count_rounds(ratio: float, noise: float, *, fewest: int) -> int:
-    """Rounds that will likely prove a gain of `ratio` (above 1), where single runs scatter by `noise` (log units).
+    """Rounds that will likely prove a gain of `ratio` (above 1), where samples of one run scatter by `noise` (log units).
 
-    The mean of n paired log ratios has the deviation noise * sqrt(2 / n).
+    The mean of n paired log ratios has the deviation noise * sqrt(2 / n); runs apart in time scatter more than samples of one.
     """
     gain = math.log(max(ratio, 1.0))
-    wanted = 2 * (_POWER * noise / gain) ** 2 if gain > 0 else math.inf
+    wanted = 2 * (_POWER * max(noise, _APART) / gain) ** 2 + _OF_STUDENT if gain > 0 else math.inf
     return max(fewest, math.ceil(min(wanted, MOST_PAIRS)))
 
 
