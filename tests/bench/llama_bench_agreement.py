@@ -16,7 +16,6 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 TARGET = 0.03
 
@@ -24,17 +23,15 @@ TARGET = 0.03
 def main() -> int:
     options = read_options()
     tool = find_llama_bench(options.llama_bench)
-    ours, theirs = Child(options), []
-    mine = []
+    mine, theirs = [], []
     for number in range(1, options.rounds + 1):
         # who goes first alternates, so that a drift of the machine falls on both
         for who in ("ours", "theirs") if number % 2 else ("theirs", "ours"):
             if who == "ours":
-                mine.append(ours.measure())
+                mine.append(run_engine(options))
             else:
                 theirs.append(run_llama_bench(tool, options))
         print(f"round {number}: ours {mine[-1]}, llama-bench {theirs[-1]}", file=sys.stderr)
-    ours.close()
     return print_table(mine, theirs)
 
 
@@ -87,10 +84,7 @@ def take_rate(command: list[str]) -> float:
     return float(statistics.median(json.loads(done.stdout)[0]["samples_ts"]))
 
 
-class Child:
-    """This engine in a process of its own, asked for one round a line."""
-
-    CODE = """
+ENGINE = """
 import json, os, statistics, sys
 answer = os.fdopen(os.dup(1), "w"); os.dup2(2, 1)
 from tuner.engines import find_engine
@@ -111,30 +105,22 @@ def read():
 def write():
     t = engine.run_turn(TurnRequest(prefill=False, decode_tokens=o["output"] + 1))
     return t.decode_steps / t.decode_ms * 1e3
-for _ in sys.stdin:
-    print(json.dumps({"pp": phase(read, decode=False), "tg": phase(write, prefill=False)}), file=answer, flush=True)
+print(json.dumps({"pp": phase(read, decode=False), "tg": phase(write, prefill=False)}), file=answer, flush=True)
 """
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-        self._process: Any = subprocess.Popen(
-            [sys.executable, "-c", self.CODE, json.dumps(settings)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env={**os.environ, "ROOFTUNE_REPACK": "off" if options.no_repack else "on"},
-        )  # fmt: skip
 
-    def measure(self) -> dict[str, float]:
-        self._process.stdin.write("round\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit("the engine's process ended without an answer")
-        found: dict[str, float] = json.loads(line)
-        return found
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait()
+def run_engine(options: argparse.Namespace) -> dict[str, float]:
+    """The same of this engine, in a process of its own for each round, as llama-bench is."""
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    done = subprocess.run(
+        [sys.executable, "-c", ENGINE, json.dumps(settings)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
+        env={**os.environ, "ROOFTUNE_REPACK": "off" if options.no_repack else "on"},
+    )  # fmt: skip
+    if done.returncode != 0:
+        sys.exit(f"the engine's process ended with {done.returncode}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
 
 
 def print_table(mine: list[dict[str, float]], theirs: list[dict[str, float]]) -> int:
