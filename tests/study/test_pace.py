@@ -236,3 +236,17 @@ def test_nobody_goes_on_without_time_left() -> None:
     left = [event.left_s for event in events if isinstance(event, Progress)]
     assert all(seconds > 0 for seconds in left[:-1])
     assert any(isinstance(event, RoundFinished) for event in events)
+
+
+def test_a_small_gain_in_hand_ends_the_search_earlier() -> None:
+    """Its proof takes more rounds, a large one's hardly any; without one there is nothing to set aside for."""
+
+    def count_searched(gain: float) -> int:
+        measurer = FakeMeasurer(cost=lambda config: (240.0, 5.0 / (1.0 if config.threads == 4 else gain)), noise=0.001)
+        space = FakeSpace({"threads": tuple(range(3, 17)), "cache_type_k": ("f16", "q8_0"), "ubatch_size": (128, 256, 512)})
+        result = run(make_request(space, "memory://", budget_s=40.0, goals="latency", strategy="random"), measurer)
+        return len(result.trials)
+
+    searched = {gain: count_searched(gain) for gain in (1.0, 1.04, 1.6)}
+    assert searched[1.04] < 0.8 * searched[1.6]
+    assert searched[1.04] < 0.8 * searched[1.0]

@@ -17,7 +17,7 @@ from tuner.objective import score_measurement
 from tuner.runconfig import RunConfig
 from tuner.study.attempt import Attempt
 from tuner.study.dominance import needs_as_much
-from tuner.study.events import Progress, StudyEvent, TrialFinished, TrialStarted
+from tuner.study.events import Note, Progress, StudyEvent, TrialFinished, TrialStarted
 from tuner.study.history import MEMORY_FAILURES, History
 from tuner.study.merging import merge_outcomes
 from tuner.study.points import find_config
@@ -75,6 +75,7 @@ class Bench:
         self._started = clock() if began is None else began
         self._spent_before = record.read_elapsed()
         self._seen: set[str] = set()
+        self.notes: list[str] = []
         self._stored = self._drop_lifted(record.read_attempts())
         self.measured_s = sum(a.trial.outcome.measured_s for a in self._stored if a.was_run and a.trial.outcome)
 
@@ -197,6 +198,7 @@ class Bench:
             while wanted is not None:
                 timed = msgspec.structs.replace(wanted, repeats_s=max(0.0, until_s - self.elapsed_s))
                 outcomes.append(self._measurer.measure(opened.config, self.request.workload, timed))
+                self._tell(outcomes[-1].notes)
                 merged = merge_outcomes(outcomes)
                 ended = merged.measurement is None or extend is None or self._stop.requested
                 wanted = None if ended or extend is None else extend(opened.config, merged)
@@ -212,6 +214,11 @@ class Bench:
         if merged.measurement is None:
             self._check_model(opened)
         return merged
+
+    def _tell(self, notes: tuple[str, ...]) -> None:
+        self.notes += notes
+        for note in notes:
+            self.emit(Note(text=note))
 
     def _note_model(self, path: str) -> None:
         if Path(path).is_file():

@@ -19,11 +19,11 @@ from tuner.runconfig import RunConfig
 from tuner.space import list_dimensions
 from tuner.study.attempt import Attempt
 from tuner.study.bench import Bench, Stop
-from tuner.study.confirm import Confirmation, Confirmed, Finalist
+from tuner.study.confirm import LEAST_ROUNDS, Confirmation, Confirmed, Finalist
 from tuner.study.events import BestChanged, Note, StageStarted, StudyEvent, StudyFinished
 from tuner.study.history import History
 from tuner.study.noise import find_noise
-from tuner.study.pace import FEWEST_PAIRS, Division, Pace, count_rounds, divide_budget, end_search
+from tuner.study.pace import Division, Pace, count_rounds, divide_budget, end_search
 from tuner.study.physics import PhysicsStrategy
 from tuner.study.points import find_config
 from tuner.study.ranking import count_changes, find_front
@@ -196,7 +196,7 @@ class _Study:
             return division.search_ends_s
         if not best.beats(default, margin=_WORTH_PROVING):
             return division.search_ends_s
-        rounds = count_rounds(default.value / best.value, find_noise(self._history), fewest=FEWEST_PAIRS)
+        rounds = count_rounds(default.value / best.value, find_noise(self._history), fewest=LEAST_ROUNDS)
         return end_search(pace, division, rounds=rounds, ends_s=self._bench.ends_s, began_s=began_s)
 
     def _search(self, strategy: Strategy, pace: Pace, find_end: Callable[[], float]) -> str:
@@ -311,7 +311,7 @@ class _Study:
             per_model=self._list_models(confirmed.best),
             trials=tuple(a.trial for a in attempts if a.purpose == "point"),
             rounds=(*(a.trial for a in attempts if a.purpose == "repeat"), *confirmed.rounds),
-            notes=tuple(dict.fromkeys(self._notes)),
+            notes=tuple(dict.fromkeys((*self._notes, *self._bench.notes))),
             elapsed_s=self._bench.elapsed_s,
             measured_s=self._bench.measured_s,
             stop_reason=stop_reason,

@@ -14,12 +14,14 @@ def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
     """One outcome of all. A failure among them is what came of the point; the time of all of them is kept."""
     spent = sum(outcome.measured_s for outcome in outcomes)
     elapsed = sum(outcome.elapsed_s for outcome in outcomes)
+    notes = tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes))
     failed = next((outcome for outcome in outcomes if outcome.measurement is None), None)
     if failed is not None or len(outcomes) == 1:
-        return msgspec.structs.replace(failed or outcomes[0], measured_s=spent, elapsed_s=elapsed)
+        return msgspec.structs.replace(failed or outcomes[0], notes=notes, measured_s=spent, elapsed_s=elapsed)
     noisy = next((outcome for outcome in outcomes if outcome.state == "noisy"), None)
     return msgspec.structs.replace(
         noisy or outcomes[-1],
+        notes=notes,
         measurement=merge_measurements([outcome.measurement for outcome in outcomes if outcome.measurement]),
         measured_s=spent,
         elapsed_s=elapsed,
