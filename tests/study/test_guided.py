@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 
+import msgspec
 import pytest
 
 from tests.study.fakes import FakeMeasurer, FakeSpace, cost_of, failing, make_predict, make_request, run
@@ -124,3 +125,29 @@ def test_predictions_are_no_part_of_what_makes_a_study_the_same():
 
     one, two = (make_request(FakeSpace(NARROW), "memory://", predict=each) for each in (None, make_predict(cost_of)))
     assert describe_identity(one) == describe_identity(two)
+
+
+class WildOnce(FakeMeasurer):
+    """The very first sample of one configuration is a seventh too slow."""
+
+    def __init__(self, victim, **given):
+        super().__init__(**given)
+        self.victim, self.left = victim, 1
+
+    def _sample(self, config, workload, plan):
+        sample = super()._sample(config, workload, plan)
+        if config != self.victim or not self.left:
+            return sample
+        self.left -= 1
+        return msgspec.structs.replace(sample, ttft_ms=sample.ttft_ms * 1.14, tpot_ms=sample.tpot_ms * 1.14)
+
+
+def test_the_best_predicted_point_is_not_given_up_for_one_wild_sample():
+    victim = min(FakeSpace(NARROW).every(), key=value_of)
+    measurer = WildOnce(victim, noise=0.003)
+    result = run(make_request(FakeSpace(NARROW), "memory://", goals="latency", predict=make_predict(cost_of)), measurer)
+    assert measurer.left == 0
+    found = next(trial for trial in result.trials if trial.config == victim)
+    assert found.score is not None
+    assert found.score.values[0] == pytest.approx(value_of(victim), rel=0.02)
+    assert value_of(result.best.config) <= 1.01 * value_of(victim)

@@ -44,15 +44,22 @@ class Guide:
         self._looked: tuple[tuple[int, int, int], Outlook] | None = None
         self._surprises: dict[int, list[float]] = {goal: [] for goal in range(len(request.goals))}
 
-    def search(self, history: History, goal: int, model: Any, try_short: Callable[[dict[str, Any]], Walk]) -> Walk:
-        """Proposals for the goal at `goal`, of points with this file (None: there is only one)."""
+    def search(self, history: History, goal: int, model: Any, try_short: Callable[[dict[str, Any], bool], Walk]) -> Walk:
+        """Proposals for the goal at `goal`, of points with this file (None: there is only one).
+
+        `try_short` is told whether the point is expected to be the best.
+        """
         asked: set[int] = set()
         while (row := self._choose(history, goal, model, asked)) is not None:
             asked.add(row)
             expected = self._look(history, goal)
-            yield from try_short(self.candidates.values[row])
+            yield from try_short(self.candidates.values[row], self._is_hope(history, expected, row, model))
             if row in self._list_seen(history, model):
                 self._note_surprise(expected, self._look(history, goal), row, goal)
+
+    def _is_hope(self, history: History, outlook: Outlook, row: int, model: Any) -> bool:
+        seen = self._list_seen(history, model)
+        return bool(seen) and bool(outlook.mean[row] < outlook.mean[seen].min())
 
     def find_best(self, history: History, goal: int, model: Any) -> dict[str, Any] | None:
         """The point with figures of which most is expected; None without one that keeps the limits."""

@@ -135,16 +135,19 @@ class PhysicsStrategy:
         start = default if model is None else {**default, "model": model}
         yield from self._try_short(history, start)
         self._watch.start(start)
-        for proposal in guide.search(history, goal, model, lambda values: self._try_short(history, values)):
+        for proposal in guide.search(history, goal, model, lambda values, hoped: self._try_short(history, values, hoped=hoped)):
             yield proposal
             self._watch.start(guide.find_best(history, goal, model) or start)
 
-    def _try_short(self, history: History, values: dict[str, Any]) -> Walk:
-        """A short run of the point, unless it is known; the incumbent is run again every few trials."""
+    def _try_short(self, history: History, values: dict[str, Any], *, hoped: bool = False) -> Walk:
+        """A short run of the point, unless it is known; the incumbent is run again every few trials.
+
+        A point that is `hoped` to win is not given up for a single sample: one in a few dozen is wild.
+        """
         config = find_config(self._space, values)
         if self._find_short(history, config) is not None or history.find_failure(config) is not None:
             return
-        yield Proposal(values=values, plan=plan_short(self._request), stage="screen")
+        yield Proposal(values=values, plan=plan_short(self._request, samples=2 if hoped else 1), stage="screen")
         if self._watch.is_due(history):
             yield Proposal(values=self._watch.values, plan=plan_short(self._request), stage="screen", purpose="repeat")
             self._watch.learn(history)
