@@ -151,6 +151,27 @@ class EatsMemoryInChild(Honest):
         subprocess.run([sys.executable, "-c", eat], check=False)
 
 
+class HoldsMemoryToTheEnd(Honest):
+    """A hundred and ninety MiB while it lives, given back by its death."""
+
+    def go_wrong(self) -> None:
+        held = b"\1" * 200_000_000
+        os.kill(os.getpid(), signal.SIGKILL)
+        del held
+
+
+class LeavesAHolder(Honest):
+    """Crashes, and a process of its own got away in a session of its own with a hundred and ninety MiB, until it is killed."""
+
+    def go_wrong(self) -> None:
+        hold = "import time; held = b'1' * 200_000_000; print(1, flush=True); time.sleep(3600)"
+        with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, start_new_session=True) as holder:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            os.write(2, f"holder {holder.pid}\n".encode())
+            os.abort()
+
+
 class WritesGarbage(Honest):
     def go_wrong(self) -> None:
         os.write(find_answer_pipe(), b"\xff\xfe llama_model_load: done\n")

@@ -31,6 +31,8 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
     """Memory, bytes; None when nothing limits it."""
     memory_free_bytes: int | None = None
     """Limit less what is used and cannot be reclaimed, bytes."""
+    active_file_bytes: int = 0
+    """Of what counts as used here: page cache that was read more than once, which the kernel gives back last, bytes."""
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,8 +145,9 @@ def _read_v2(tree: Tree, folder: str) -> Iterator[Granted]:
     for name in ("memory.high", "memory.max"):
         limit = tree.read_int(f"{folder}/{name}")
         if limit is not None:
-            cached = parse_int(tree.read_table(f"{folder}/memory.stat", " ").get("inactive_file"))
-            yield _grant_memory(f"{folder}/{name}", limit, tree.read_int(f"{folder}/memory.current"), cached)
+            stat = tree.read_table(f"{folder}/memory.stat", " ")
+            cached, active = parse_int(stat.get("inactive_file")), parse_int(stat.get("active_file"))
+            yield _grant_memory(f"{folder}/{name}", limit, tree.read_int(f"{folder}/memory.current"), cached, active)
 
 
 def _read_v1_cpu(tree: Tree, folder: str) -> Iterator[Granted]:
@@ -159,15 +162,16 @@ def _read_v1_memory(tree: Tree, folder: str) -> Iterator[Granted]:
     Of the latter only this group's share of what is used is known, so what it leaves is an upper bound.
     """
     stat = tree.read_table(f"{folder}/memory.stat", " ")
-    cached, used = parse_int(stat.get("total_inactive_file")), tree.read_int(f"{folder}/memory.usage_in_bytes")
+    cached, active = parse_int(stat.get("total_inactive_file")), parse_int(stat.get("total_active_file"))
+    used = tree.read_int(f"{folder}/memory.usage_in_bytes")
     own, above = tree.read_int(f"{folder}/memory.limit_in_bytes"), parse_int(stat.get("hierarchical_memory_limit"))
     if own is not None and own < _NO_LIMIT:
-        yield _grant_memory(f"{folder}/memory.limit_in_bytes", own, used, cached)
+        yield _grant_memory(f"{folder}/memory.limit_in_bytes", own, used, cached, active)
     if above is not None and above < min(_NO_LIMIT, own or _NO_LIMIT):
-        yield _grant_memory(f"{folder}/memory.stat (hierarchical_memory_limit)", above, used, cached)
+        yield _grant_memory(f"{folder}/memory.stat (hierarchical_memory_limit)", above, used, cached, active)
 
 
-def _grant_memory(source: str, limit: int, used: int | None, cached: int | None) -> Granted:
-    """Page cache that the kernel would give back does not count as used."""
+def _grant_memory(source: str, limit: int, used: int | None, cached: int | None, active: int | None) -> Granted:
+    """Page cache that the kernel would give back at once does not count as used."""
     free = None if used is None else max(0, limit - max(0, used - (cached or 0)))
-    return Granted(source=source, memory_bytes=limit, memory_free_bytes=free)
+    return Granted(source=source, memory_bytes=limit, memory_free_bytes=free, active_file_bytes=active or 0)

@@ -104,6 +104,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Present for complete, and for noisy where samples exist."""
     log_tail: tuple[str, ...] = ()
     """Last lines of the native log."""
+    notes: tuple[str, ...] = ()
+    """What a user should be told of the machine, such as memory that an earlier run did not give back; each once."""
     measured_s: float = 0.0
     """Wall time inside timed prefill and decode, s."""
     elapsed_s: float = 0.0

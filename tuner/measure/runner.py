@@ -31,6 +31,7 @@ from tuner.measure.figures import (
     timed_seconds,
 )
 from tuner.measure.record import Measurement, Outcome, OutcomeState, Plan, Sample
+from tuner.measure.recovery import Recovery, lower_ceiling, read_free
 from tuner.measure.stop import Stop
 from tuner.measure.validity import ANYTHING, STRICT, Effort, Tolerance, find_slow_start, judge_sample
 from tuner.runconfig import RunConfig
@@ -68,6 +69,7 @@ class ChildMeasurer:
         stop: Stop | None = None,
         clock: Callable[[], float] = time.monotonic,
         root: Path = Path("/"),
+        recovery: Recovery | None = None,
     ) -> None:
         """Raises UsageError for an unknown engine; "package.module:Class" names one outside rooftune.
 
@@ -75,7 +77,8 @@ class ChildMeasurer:
         `time_limit_s` holds for each turn, and for preparing beside the time that loading the file may take.
 
         `memory_ceiling_bytes`: what the child may hold beside file pages; None leaves it unwatched. `usable_cores`: by quota
-        and affinity; None takes the affinity. `root`: where /proc and /sys are.
+        and affinity; None takes the affinity. `root`: where /proc and /sys are. `recovery`: looks whether memory is back before
+        a child starts; None reads this machine's.
         """
         if ":" not in engine_name:
             find_engine(engine_name)
@@ -89,6 +92,8 @@ class ChildMeasurer:
         self._stop = stop or Stop()
         self._clock = clock
         self._root = root
+        self._recovery = recovery or Recovery(lambda: read_free(root=root, environ={**os.environ, **(environ or {})}))
+        self._notes: list[str] = []
         self._child: Child | None = None
         self._runtime: RuntimeFacts | None = None
 
@@ -125,7 +130,9 @@ class ChildMeasurer:
             self._child = None
             state, reason = explain_ending(end.ending)
             outcome = Outcome(state=state, reason=reason, log_tail=end.ending.log_tail)
-        return msgspec.structs.replace(outcome, measured_s=gathered.measured_s, elapsed_s=max(0.0, self._clock() - began))
+        notes, self._notes = tuple(self._notes), []
+        elapsed_s = max(0.0, self._clock() - began)
+        return msgspec.structs.replace(outcome, notes=notes, measured_s=gathered.measured_s, elapsed_s=elapsed_s)
 
     def project_memory(self, config: RunConfig, *, front_end: str) -> dict[str, int] | None:
         """llama.cpp's own projection by cause and device, bytes; None when it cannot say (or the attempt killed the child)."""
@@ -304,10 +311,15 @@ class ChildMeasurer:
         return Outcome(state=_STATE_OF_KIND.get(refusal.kind, "crash"), reason=refusal.message, log_tail=tail)
 
     def _start_child(self) -> Child:
+        """On memory that the one before it gave back, or with a note and a lower ceiling. Raises InterruptedRunError."""
+        missing = self._recovery.await_memory(is_stopped=lambda: self._stop.requested)
+        self._notes += [missing] if missing else []
+        self._raise_if_stopped()
+        ceiling = self._ceiling
         return Child(
             self._engine_name,
             environ=self._environ,
-            memory_ceiling_bytes=self._ceiling,
+            memory_ceiling_bytes=None if ceiling is None else lower_ceiling(ceiling, self._recovery.lost_bytes),
             clock=self._clock,
             is_stopped=lambda: self._stop.immediate,
         )

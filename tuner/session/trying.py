@@ -83,6 +83,7 @@ class Trier:
         self._baseline_s = 0.0
         self._run_s = 0.0
         self.baseline: Measurement | None = None
+        self._asides: list[str] = []
         self.notes: list[str] = []
 
     def try_findings(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -95,6 +96,7 @@ class Trier:
                 break
             number += 1
         self._note_failures(attempts)
+        self.notes += self._asides
         brought = {id(each.finding): each.summarise() for each in attempts if not each.failed}
         return tuple(msgspec.structs.replace(each, measured=brought.get(id(each))) for each in findings)
 
@@ -147,6 +149,7 @@ class Trier:
         metrics = {each.metric for each in attempts} if runner is None else {runner.metric}
         outcome = self._measurer.measure(config, self._situation.workload, self._plan(metrics))
         spent = self._clock() - began
+        self._asides += outcome.notes
         if runner is None:
             if not self._run_s:
                 spent = self._run_s = max(_SHORTEST_S, spent - _find_load_s(outcome.measurement))
