@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.builders.gguf_files import write_llama
 from tests.builders.measurements import measured
-from tests.builders.reports import DEFAULT, TUNED, report
-from tuner.errors import NothingFeasibleError
+from tests.builders.reports import DEFAULT, TUNED, report, side
+from tuner.errors import BadInputError, ExitCode, NothingFeasibleError
+from tuner.hardware import HardwareProfile, LimitFacts
 from tuner.measure.record import Outcome, Plan
+from tuner.model import read_model
 from tuner.report import Gain
 from tuner.runconfig import RunConfig
-from tuner.session.verification import MOST_ROUNDS, compare_again, confirm_default
+from tuner.session.guarding import MemoryRules
+from tuner.session.tuning import guard_measured
+from tuner.session.verification import MOST_ROUNDS, check_fit, compare_again, confirm_default
 from tuner.workload import Workload
 
 NONE = Gain(metric="latency", ratio=1.0, ci95=(0.99, 1.01), significant=False, rounds=5)
@@ -139,3 +146,51 @@ def test_what_changed_is_told() -> None:
 def test_the_tuned_point_differs_from_the_default() -> None:
     """Guards the other tests: they tell the two apart by one setting."""
     assert not is_default(TUNED)
+
+
+def test_what_the_machine_had_to_say_meanwhile_is_told_with_the_verdict() -> None:
+    """Such as memory that an earlier run did not give back."""
+    once = iter(["1 GiB did not come back"])
+
+    class Noting(Measurer):
+        def measure(self, config: RunConfig, workload: Workload, plan: Plan) -> Outcome:
+            outcome = super().measure(config, workload, plan)
+            return msgspec.structs.replace(outcome, notes=tuple(itertools.islice(once, 1)))
+
+    answer = run(Noting(lambda config: 10.0 if is_default(config) else 5.0), notes=("the machine is busy",))
+    assert answer.describe()[-2:] == ["note: the machine is busy", "note: 1 GiB did not come back"]
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("available", "compute", "refused", "asked"),
+    [(1000, 900, False, 0), (20, 9, True, 1), (20, 2, False, 2), (20, None, False, 2), (8, 1, True, 0)],
+    ids=["room enough", "llama.cpp needs more", "it needs little more", "it cannot say", "arithmetic suffices"],
+)
+def test_what_no_longer_fits_is_refused_by_llama_cpps_own_projection_too(
+    tmp_path: Path, available: int, compute: int | None, refused: bool, asked: int
+) -> None:
+    """The check that tune makes before each run, with its sentence and its way round; nothing is measured."""
+    spec = read_model(write_llama(tmp_path / "m.gguf"))
+    machine = HardwareProfile(limits=LimitFacts(memory_available_bytes=available * MIB))
+    small = report(baseline=side(DEFAULT.replace(ctx_size=4096)), best=DEFAULT.replace(ctx_size=4096, ubatch_size=256))
+    projected: list[RunConfig] = []
+
+    class Projecting(Measurer):
+        def project_memory(self, config: RunConfig, *, front_end: str) -> dict[str, int] | None:
+            projected.append(config)
+            whole = {"weights CPU": 4 * MIB, "kv CPU": 8 * MIB}
+            return None if compute is None else whole | {"compute CPU": compute * MIB}
+
+    measurer = Projecting(lambda _: 10.0)
+    find_misfit = guard_measured(measurer, (spec,), machine, MemoryRules(reserve_bytes=0), rpc=())
+    if refused:
+        with pytest.raises(BadInputError, match=r"does not fit here: .*KV cache.*--no-memory-check") as caught:
+            check_fit(small, spec.path, find_misfit)
+        assert caught.value.exit_code == ExitCode.BAD_INPUT
+        assert ("compute buffers 9 MiB" in caught.value.message) == bool(asked)
+    else:
+        check_fit(small, spec.path, find_misfit)
+    assert (len(projected), measurer.asked) == (asked, [])

@@ -15,6 +15,7 @@ from tuner.measure.record import Measurement, Measurer, Plan
 from tuner.measure.runner import ChildMeasurer
 from tuner.measure.stop import Stop
 from tuner.measure.validity import describe_busy_machine
+from tuner.model import ModelSpec
 from tuner.report import Report
 from tuner.report.build import build_report, note_model
 from tuner.roofline.record import Prediction
@@ -31,7 +32,7 @@ from tuner.study.loop import run_study
 from tuner.study.request import KeyFacts, StudyRequest
 
 Emit = Callable[[StudyEvent], None]
-SURVEY_S = 1.0
+SURVEY_S = 0.4
 """How long the machine is watched before the search, s."""
 
 
@@ -59,8 +60,7 @@ def tune(
         emit(Note(text=note))
     with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc, rules=checked.memory) as measurer:
         study = form_study(checked, space, measurer.describe_runtime(), machine)
-        project = make_project(measurer, rpc=request.rpc)
-        misfit = guard_memory(checked.models, add_remote(machine, request.rpc), checked.memory, project=project)
+        misfit = guard_measured(measurer, checked.models, machine, checked.memory, rpc=request.rpc)
         try:
             result = run_study(study, measurer, emit=emit, find_misfit=misfit, clock=clock, stop=stop, began=began)
         except InterruptedRunError as error:
@@ -82,15 +82,14 @@ def measure_once(
     config = build_space(situation, fixed=settings).baseline
     plan = Plan(samples=request.samples, prefill=True, decode_tokens=workload.output_tokens, fresh=True)
     with open_measurer(request.engine, machine, stop=stop, rpc=request.rpc, rules=rules) as measurer:
-        project = make_project(measurer, rpc=request.rpc)
-        reason = guard_memory((spec,), add_remote(machine, request.rpc), rules, project=project)(config)
+        reason = guard_measured(measurer, (spec,), machine, rules, rpc=request.rpc)(config)
         if reason is not None:
             raise NothingFeasibleError(f"This does not fit: {reason}.", "Change it with --set, or give a smaller workload.")
         outcome = measurer.measure(config, workload, plan)
     if outcome.measurement is None:
         reason = outcome.reason or outcome.state
         raise NothingFeasibleError(f"The configuration does not run: {reason}.", "Change it with --set.")
-    return outcome.measurement
+    return msgspec.structs.replace(outcome.measurement, notes=(*outcome.measurement.notes, *outcome.notes))
 
 
 def form_space(checked: Checked, machine: HardwareProfile) -> SearchSpace:
@@ -167,7 +166,14 @@ def open_measurer(
     return ChildMeasurer(engine, memory_ceiling_bytes=ceiling, rpc_servers=rpc, usable_cores=cores, stop=stop)
 
 
-def make_project(measurer: Measurer, *, rpc: tuple[str, ...]) -> Project | None:
+def guard_measured(
+    measurer: Measurer, models: tuple[ModelSpec, ...], machine: HardwareProfile, rules: MemoryRules, *, rpc: tuple[str, ...]
+) -> Callable[[RunConfig], str | None]:
+    """Says why a point does not fit before it is run; where arithmetic comes close, the measuring child is asked."""
+    return guard_memory(models, add_remote(machine, rpc), rules, project=_make_project(measurer, rpc=rpc))
+
+
+def _make_project(measurer: Measurer, *, rpc: tuple[str, ...]) -> Project | None:
     """Asks the measuring child what a point takes; None with remote devices, which nothing is on before the model is loaded."""
 
     def project(config: RunConfig) -> Mapping[str, int] | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tuner.errors import NothingFeasibleError
+from tuner.errors import BadInputError, NothingFeasibleError
 from tuner.measure.record import Measurement, Measurer, Outcome, Plan
 from tuner.measure.statistics import median_or_none, paired_ratio
 from tuner.objective import LARGER_IS_BETTER, Goal, needed_phases, parse_goals, parse_limit
@@ -111,13 +111,26 @@ def compare_again(
     longest_s = 0.0
     while not pairs.is_settled and (len(pairs.before) < 3 or clock() - started + longest_s <= budget_s):
         began = clock()
-        both = _run_round(measurer, report.workload, plan, default, best, flipped=len(pairs.before) % 2 == 1)
-        if isinstance(both, Outcome):
-            return _fail(report, f"The tuned configuration no longer runs: {both.reason or both.state}.", changed, notes)
-        pairs.add(*both)
+        before, after = _run_round(measurer, report.workload, plan, default, best, flipped=len(pairs.before) % 2 == 1)
+        notes += before.notes + after.notes
+        if after.measurement is None:
+            return _fail(report, f"The tuned configuration no longer runs: {after.reason or after.state}.", changed, notes)
+        assert before.measurement is not None
+        pairs.add(before.measurement, after.measurement)
         longest_s = max(longest_s, clock() - began)
         tell(f"round {len(pairs.before)}: {_describe(pairs.summarise())}")
     return judge_pairs(report, pairs, changed=changed, notes=notes)
+
+
+def check_fit(report: Report, model: str, find_misfit: Callable[[RunConfig], str | None]) -> None:
+    """A machine that got smaller, or a llama.cpp that takes more, must not be driven into swapping.
+
+    `find_misfit` says why a point does not fit, None where it does. Raises BadInputError with its words.
+    """
+    for side in (report.baseline, report.best):
+        reason = find_misfit(side.config.replace(model=model))
+        if reason is not None:
+            raise BadInputError(f"A configuration of the file does not fit here: {reason}.", "Run `rooftune tune` again.")
 
 
 def judge_pairs(report: Report, pairs: Pairs, *, changed: tuple[str, ...], notes: tuple[str, ...]) -> Verification:
@@ -162,18 +175,17 @@ def confirm_default(report: Report, *, changed: tuple[str, ...] = ()) -> Verific
 
 def _run_round(
     measurer: Measurer, workload: Workload, plan: Plan, default: RunConfig, best: RunConfig, *, flipped: bool
-) -> tuple[Measurement, Measurement] | Outcome:
-    """One run of each; the order turns from round to round, so that drift hits both alike."""
+) -> tuple[Outcome, Outcome]:
+    """One run of each, the default's with figures; the order turns from round to round, so that drift hits both alike."""
     order = (best, default) if flipped else (default, best)
     outcomes = {config: measurer.measure(config, workload, plan) for config in order}
-    before, after = outcomes[default].measurement, outcomes[best].measurement
-    if before is None:
+    if outcomes[default].measurement is None:
         reason = outcomes[default].reason or outcomes[default].state
         raise NothingFeasibleError(
             f"The default configuration no longer runs: {reason}.",
             "See what this machine and its llama.cpp can do now: `rooftune profile`.",
         )
-    return (before, after) if after is not None else outcomes[best]
+    return outcomes[default], outcomes[best]
 
 
 def _fail(report: Report, verdict: str, changed: tuple[str, ...], notes: tuple[str, ...]) -> Verification:

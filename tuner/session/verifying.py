@@ -16,9 +16,9 @@ from tuner.model import ModelSpec, read_model
 from tuner.report import Report, read_report
 from tuner.report.build import note_machine
 from tuner.session.checking import check_budget
-from tuner.session.guarding import MemoryRules, add_remote, guard_memory, read_rules
-from tuner.session.tuning import SURVEY_S, open_measurer
-from tuner.session.verification import Verification, compare_again, confirm_default
+from tuner.session.guarding import read_rules
+from tuner.session.tuning import SURVEY_S, guard_measured, open_measurer
+from tuner.session.verification import Verification, check_fit, compare_again, confirm_default
 from tuner.units import format_bytes
 
 
@@ -46,8 +46,8 @@ def verify(
     busy = describe_busy_machine(survey(SURVEY_S), usable_cores=float(machine.limits.usable_threads))
     for line in (*(f"changed since: {each}" for each in changed), *([busy] if busy else [])):
         tell(line)
-    _check_fit(report, spec, machine, rules)
     with open_measurer(report.runtime.engine, machine, stop=stop, rpc=report.rpc, rules=rules) as measurer:
+        check_fit(report, spec.path, guard_measured(measurer, (spec,), machine, rules, rpc=report.rpc))
         changed += find_runtime_changes(report.runtime, measurer.describe_runtime())
         return compare_again(
             report,
@@ -93,12 +93,3 @@ def _read_model(report: Report, path: Path) -> ModelSpec:
             f"The model of {path} is not at {report.model.path} any more.", "Put it back, or run `rooftune tune` again."
         )
     return read_model(report.model.path)
-
-
-def _check_fit(report: Report, spec: ModelSpec, machine: HardwareProfile, rules: MemoryRules) -> None:
-    """A machine that got smaller must not be driven into swapping."""
-    misfit = guard_memory((spec,), add_remote(machine, report.rpc), rules)
-    for side in (report.baseline, report.best):
-        reason = misfit(side.config.replace(model=spec.path))
-        if reason is not None:
-            raise BadInputError(f"A configuration of the file does not fit here: {reason}.", "Run `rooftune tune` again.")
