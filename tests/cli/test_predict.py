@@ -14,12 +14,13 @@ import pytest
 from tests.builders.ceilings import BANDWIDTH, COMPUTE, make_ceilings
 from tests.builders.gguf_files import GGMLQuantizationType, write_llama
 from tests.study.fakes import PHASE
-from tuner.cli.commands._forecast import FAR_BELOW, tell_phase
+from tuner.cli.commands._forecast import FAR_BELOW, find_worthwhile, name_delay, tell_phase, tell_users
 from tuner.cli.main import run
 from tuner.hardware import HardwareProfile
 from tuner.report.record import Side
 from tuner.roofline.ceilings import Ceilings
-from tuner.roofline.record import Resource
+from tuner.roofline.curves import SlotPoint
+from tuner.roofline.record import Estimate, Resource
 
 METRICS = ("ttft_ms", "tpot_ms", "latency_ms", "throughput_tps", "throughput_total_tps")
 SHEET = ("--machine", "rtx-4090")
@@ -217,6 +218,55 @@ def test_hardware_is_blamed_only_where_its_limit_is_near(bound: Resource, reache
     phase = msgspec.structs.replace(PHASE, bound=bound, shares={bound: 1.0}, reached=reached, attention_share=0.7)
     said = tell_phase("Writing the answer (decode)", phase, "predicted")
     is_roof = bound != "fixed overhead"
-    assert ("lost in how llama.cpp works through the history" in said) == (is_roof and reached < FAR_BELOW)
+    assert ("lost in llama.cpp's work on the history" in said) == (is_roof and reached < FAR_BELOW)
     assert ("mostly waits for" in said) == (not is_roof or reached >= FAR_BELOW)
     assert "predicted)" in said
+    assert (name_delay(bound, reached, 0.7) == "work on the history") == (is_roof and reached < FAR_BELOW)
+
+
+def make_slots(*rates: float, history_share: float = 0.0) -> list[SlotPoint]:
+    """1, 2, 4, … slots that bring so many tokens per second together."""
+    return [
+        SlotPoint(
+            slots=2**n,
+            tpot=Estimate(value=2**n * 1e3 / rate, low=1, high=2),
+            throughput=Estimate(value=rate, low=1, high=2),
+            bound="memory bandwidth",
+            reached=0.9,
+            history_share=history_share,
+        )
+        for n, rate in enumerate(rates)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rates", "worth", "said"),
+    [
+        ((29, 31, 32, 33), 1, "hardly more tokens together: 29 tok/s with 1 slot, 33 tok/s with 8"),
+        ((29, 50, 80, 82), 4, "Up to 4 slots more users bring more tokens together (80 tok/s"),
+        ((29, 50, 80, 120), 8, "at every number shown, up to 8 slots (120 tok/s"),
+    ],
+)
+def test_what_is_said_of_users_is_what_the_table_shows(rates: tuple[float, ...], worth: int, said: str) -> None:
+    """Whatever binds the weights alone."""
+    slots = make_slots(*rates)
+    assert find_worthwhile(slots).slots == worth
+    for knee in (None, 1, 7):
+        assert said in tell_users(slots, knee)
+
+
+@pytest.mark.parametrize(("share", "knee", "told"), [(0.84, 7, True), (0.84, None, True), (0.84, 1, False), (0.2, 7, False)])
+def test_the_history_is_named_where_it_keeps_users_from_sharing(share: float, knee: int | None, told: bool) -> None:
+    assert ("its own history" in tell_users(make_slots(29, 31, history_share=share), knee)) == told
+
+
+@pytest.mark.usefixtures("_calibrated")
+def test_sentence_and_table_name_the_same_delay(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The row for as many slots as were predicted is the prediction; JSON has both out of one source."""
+    (found,) = ask(capsys, model)
+    row, decode = found["slots"][0], found["decode"]
+    assert (row["bound"], row["reached"]) == (decode["bound"], pytest.approx(decode["reached"]))
+    assert row["history_share"] == pytest.approx(decode["attention_share"])
+    assert found["worthwhile_slots"] in [each["slots"] for each in found["slots"]]
+    assert run(["predict", str(model)]) == 0
+    assert "what the model was trained for" in capsys.readouterr().out

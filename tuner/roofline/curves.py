@@ -43,6 +43,10 @@ class SlotPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens per second over all slots."""
     bound: Resource
     """What most of the step goes to."""
+    reached: float
+    """Share of that limit that is reached, 0 to 1."""
+    history_share: float
+    """Share of the step spent on the history, 0 to 1."""
 
 
 def predict_depths(
@@ -110,8 +114,15 @@ def _predict_slot(predictor: Predictor, model: ModelSpec, config: RunConfig, wor
     """Each slot keeps the context that it has in `config`."""
     each = (config.ctx_size or 0) // max(1, config.parallel)
     point = config.replace(parallel=slots, ctx_size=each * slots)
-    history = workload.depth_tokens + workload.prompt_tokens + workload.output_tokens // 2
+    history = workload.depth_tokens + workload.prompt_tokens + (workload.output_tokens - 1) // 2
     tpot, phase = predictor.estimate_step(predictor.open_timer(model, point), history, slots)
     rate = slots * 1e3
     throughput = Estimate(value=rate / tpot.value, low=rate / tpot.high, high=rate / tpot.low, basis=tpot.basis)
-    return SlotPoint(slots=slots, tpot=tpot, throughput=throughput, bound=phase.bound)
+    return SlotPoint(
+        slots=slots,
+        tpot=tpot,
+        throughput=throughput,
+        bound=phase.bound,
+        reached=phase.reached,
+        history_share=phase.attention_share,
+    )

@@ -5,7 +5,8 @@ Every figure is marked predicted (or assumed, from a data sheet), with its inter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tuner.roofline.ceilings import Ceilings, DeviceCeiling
+    from tuner.roofline.curves import SlotPoint
     from tuner.roofline.record import Estimate, PhasePrediction, Resource
     from tuner.session.predicting import Forecast, Forecasts
 
@@ -37,10 +39,13 @@ _MEANINGS: Final[dict[Resource, str]] = {
     "fixed overhead": "what each layer and step costs however small the model",
 }
 
-_LIMITS: Final = {"compute": "the processor's arithmetic", "memory bandwidth": "memory"}
+_LIMITS: Final[dict[Resource, str]] = {"compute": "the processor's arithmetic", "memory bandwidth": "memory"}
 
 FAR_BELOW: Final = 0.3
 """Share of the binding roof below which the roof cannot be what holds a phase up."""
+
+WORTH: Final = 1.1
+"""A doubling of slots that brings less throughput than this is not worth what each user pays for it."""
 
 _REMEDIES: Final[dict[Resource, str]] = {
     "compute": "fewer prompt tokens, a faster processor or a smaller model help; faster memory does not",
@@ -78,6 +83,7 @@ def describe_forecast(item: Forecast, ceilings: Ceilings) -> dict[str, Any]:
         "misfit": item.misfit,
         "largest_context": item.largest_context,
         "batch_knee": item.batch_knee,
+        "worthwhile_slots": find_worthwhile(item.slots).slots,
         "depths": [
             {
                 "depth_tokens": each.depth_tokens,
@@ -94,6 +100,8 @@ def describe_forecast(item: Forecast, ceilings: Ceilings) -> dict[str, Any]:
                 "throughput_tps": each.throughput.value,
                 "interval_tps": [each.throughput.low, each.throughput.high],
                 "bound": each.bound,
+                "reached": each.reached,
+                "history_share": each.history_share,
             }
             for each in item.slots
         ],
@@ -128,7 +136,7 @@ def render_forecast(item: Forecast, ceilings: Ceilings, *, verbose: bool) -> Ite
     yield tell_phase("Writing the answer (decode)", prediction.decode, basis)
     yield _draw_depths(item)
     yield _draw_slots(item)
-    yield _tell_knee(item)
+    yield tell_users(item.slots, item.batch_knee)
     yield from _tell_memory(item)
     yield from (_tell_roofs(each, ceilings) for each in ceilings.devices)
     notes = (*prediction.notes, *(item.footprint.notes if verbose else ()))
@@ -177,7 +185,7 @@ def _draw_figures(item: Forecast, ceilings: Ceilings) -> Table:
         ("throughput with prefill", prediction.throughput_total, format_rate),
     )
     for name, each, show in rows:
-        table.add_row(name, show(each.value), f"{show(each.low)} to {show(each.high)}")
+        table.add_row(name, show(each.value), _write_range(each, show))
     return table
 
 
@@ -196,14 +204,26 @@ def tell_phase(title: str, phase: PhasePrediction, basis: str) -> str:
 
 
 def _tell_bound(title: str, phase: PhasePrediction, share: str, basis: str) -> str:
-    if phase.bound in {"compute", "memory bandwidth"} and phase.reached < FAR_BELOW:
-        lost = "the history" if phase.attention_share > 0.5 else "the weights"
+    if is_far_below(phase.bound, phase.reached):
+        held = name_delay(phase.bound, phase.reached, phase.attention_share)
         return (
-            f"{title} could go no faster than {_LIMITS[phase.bound]} allows, but stays far below that: most is lost in how "
-            f"llama.cpp works through {lost} here ({basis}). So other settings or another format may help more than other "
-            "hardware; `rooftune diagnose` says which."
+            f"{title} could go no faster than {_LIMITS[phase.bound]} allows, but stays far below that: most is lost in "
+            f"llama.cpp's {held} ({basis}). So other settings or another format may help more than other hardware; "
+            "`rooftune diagnose` says which."
         )
     return f"{title} mostly waits for {_MEANINGS[phase.bound]} ({share} of the time, {basis}). So {_REMEDIES[phase.bound]}."
+
+
+def is_far_below(bound: Resource, reached: float) -> bool:
+    """The limit is so far off that it cannot be what is waited for; what layers cost by themselves has no limit."""
+    return bound in _LIMITS and reached < FAR_BELOW
+
+
+def name_delay(bound: Resource, reached: float, history_share: float) -> str:
+    """What holds a phase or a step up, in the same words for sentence and table."""
+    if not is_far_below(bound, reached):
+        return bound
+    return f"work on the {'history' if history_share > 0.5 else 'weights'}"
 
 
 def _draw_depths(item: Forecast) -> Table:
@@ -213,7 +233,7 @@ def _draw_depths(item: Forecast) -> Table:
     title = f"Time per token over the history, {basis}"
     table = Table("history", "per token", "80 % interval", "of it history", title=title, title_justify="left")
     for each in item.depths:
-        interval = f"{format_ms(each.tpot.low)} to {format_ms(each.tpot.high)}"
+        interval = _write_range(each.tpot, format_ms)
         table.add_row(
             f"{each.depth_tokens} tokens", format_ms(each.tpot.value), interval, format_amount(each.history_share, "share")
         )
@@ -225,23 +245,39 @@ def _draw_slots(item: Forecast) -> Table:
 
     basis = item.prediction.tpot.basis
     title = f"Users served at once, each with this workload's history, {basis}"
-    table = Table("slots", "together", "80 % interval", "each waits per token", "waits for", title=title, title_justify="left")
+    heads = ("slots", "together", "80 % interval", "each waits per token", "held up by")
+    table = Table(*heads, title=title, title_justify="left")
     for each in item.slots:
-        interval = f"{format_rate(each.throughput.low)} to {format_rate(each.throughput.high)}"
-        table.add_row(str(each.slots), format_rate(each.throughput.value), interval, format_ms(each.tpot.value), each.bound)
+        interval = _write_range(each.throughput, format_rate)
+        delay = name_delay(each.bound, each.reached, each.history_share)
+        table.add_row(str(each.slots), format_rate(each.throughput.value), interval, format_ms(each.tpot.value), delay)
     return table
 
 
-def _tell_knee(item: Forecast) -> str:
-    if item.batch_knee is None:
-        return "More slots share the reading of the weights at every number tried: each further user costs the others little."
-    if item.batch_knee == 1:
-        return "Computing binds already with one slot, so further slots share hardly anything: together they gain little."
-    basis = item.prediction.tpot.basis
-    return (
-        f"Up to {item.batch_knee - 1} slot(s) share the reading of the weights nearly for free; from {item.batch_knee} on "
-        f"computing binds ({basis}), and each further user slows the others down."
-    )
+def find_worthwhile(slots: Sequence[SlotPoint]) -> SlotPoint:
+    """The last row of the table before doubling the slots brings less than a tenth more tokens together."""
+    for now, more in pairwise(slots):
+        if more.throughput.value < WORTH * now.throughput.value:
+            return now
+    return slots[-1]
+
+
+def tell_users(slots: Sequence[SlotPoint], knee: int | None) -> str:
+    """What the table of slots says, and why where reading the weights alone (up to `knee` slots) would let more share."""
+    first, worth, last = slots[0], find_worthwhile(slots), slots[-1]
+    beyond = f"{format_rate(last.throughput.value)} with {last.slots}, where each waits {format_ms(last.tpot.value)} per token"
+    found = f"{format_rate(worth.throughput.value)} together, each waits {format_ms(worth.tpot.value)} per token"
+    if worth is last:
+        return f"Twice the users bring more tokens together at every number shown, up to {worth.slots} slots ({found})."
+    if worth is first:
+        alone = format_rate(first.throughput.value)
+        told = f"More users at once bring hardly more tokens together: {alone} with {first.slots} slot, {beyond}."
+    else:
+        told = f"Up to {worth.slots} slots more users bring more tokens together ({found}); beyond that hardly more: {beyond}."
+    if worth.history_share > 0.5 and (knee is None or knee > worth.slots):
+        share = format_amount(worth.history_share, "share")
+        told += f" The weights are read once for all, but each slot has its own history, and that takes {share} of the time."
+    return told
 
 
 def _tell_memory(item: Forecast) -> Iterator[str]:
@@ -250,7 +286,14 @@ def _tell_memory(item: Forecast) -> Iterator[str]:
     if item.misfit:
         yield f"Does not fit: {item.misfit}"
     if item.largest_context is not None:
-        yield f"Largest context that fits: {item.largest_context or 'none'} tokens."
+        yield _tell_largest(item.largest_context, item.model.context_length, max(1, item.prediction.config.parallel))
+
+
+def _tell_largest(largest: int, trained: int | None, slots: int) -> str:
+    if not largest:
+        return "Largest context that fits: none."
+    limit = "what the model was trained for; memory has room for it" if trained and largest >= trained * slots else "by memory"
+    return f"Largest context that fits: {largest} tokens ({limit})."
 
 
 def _tell_roofs(each: DeviceCeiling, ceilings: Ceilings) -> str:
@@ -271,3 +314,10 @@ def _name_source(ceilings: Ceilings) -> str:
 
 def _span(each: Estimate, show: Callable[[float | None], str]) -> str:
     return f"{show(each.value)} [{show(each.low)}, {show(each.high)}]"
+
+
+def _write_range(each: Estimate, show: Callable[[float | None], str]) -> str:
+    """From low to high, a unit that both have told once."""
+    low, high = show(each.low), show(each.high)
+    number, _, unit = low.partition(" ")
+    return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
