@@ -77,6 +77,24 @@ def format_ratio(value: float | None) -> str:
     return NA_TEXT if value is None else f"{value:.2f}×"
 
 
+def format_comparison(ratio: float | None, *, better: str = "better", worse: str = "worse") -> str:
+    """How much better in words that are never below 1: 1.25 -> "1.25× better", 0.8 -> "1.25× worse", 1.001 -> "the same"."""
+    if ratio is None or ratio <= 0:
+        return NA_TEXT
+    shown = format_ratio(max(ratio, 1 / ratio))
+    return "the same" if shown == format_ratio(1.0) else f"{shown} {better if ratio > 1 else worse}"
+
+
+def format_gain(
+    ratio: float | None, low: float | None, high: float | None, *, better: str = "better", worse: str = "worse"
+) -> str:
+    """A comparison with its interval, both seen from the side that is above 1: 0.8 -> "1.25× worse [1.11, 1.43]"."""
+    told = format_comparison(ratio, better=better, worse=worse)
+    if ratio is None or not low or not high:
+        return told
+    return f"{told} {format_interval(low, high) if ratio >= 1 else format_interval(1 / high, 1 / low)}"
+
+
 def format_amount(value: float | str, unit: str) -> str:
     """A value in the unit that a record names: (0.25, "share") -> "25 %", (512, "tokens") -> "512 tokens"; text as it is."""
     if isinstance(value, str):

@@ -44,7 +44,7 @@ def test_a_trial_names_stage_settings_figure_best_and_time_left(capsys: pytest.C
         capsys=capsys,
     )
     assert lines[0] == "search: Full-length runs"
-    assert lines[1] == "search 7: threads 2, no_kv_offload on: ttft 100 ms; best so far ttft 100 ms (1.50×); 1m 15s left"
+    assert lines[1] == "search 7: threads 2, no_kv_offload on: ttft 100 ms; best so far ttft 100 ms (1.50× better); 1m 15s left"
 
 
 def test_a_failure_says_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +66,7 @@ def test_rounds_and_notes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(choosing, counting, Note(text="the machine drifted"), capsys=capsys)
     assert lines == [
         "confirm: round 1, choosing the finalist",
-        "confirm: round 2, 1.20× [1.10, 1.30] so far",
+        "confirm: round 2, 1.20× better [1.10, 1.30] so far",
         "note: the machine drifted",
     ]
 

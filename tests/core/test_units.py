@@ -44,6 +44,24 @@ def test_amounts_of_memory_are_read(text: str, value: int) -> None:
     assert units.parse_bytes(text) == value
 
 
+@pytest.mark.parametrize(
+    ("ratio", "interval", "text"),
+    [
+        (1.25, (1.1, 1.4), "1.25× faster [1.10, 1.40]"),
+        (0.8, (0.5, 0.9), "1.25× slower [1.11, 2.00]"),
+        (0.66, (None, None), "1.52× slower"),
+        (1.001, (0.99, 1.01), "the same [0.99, 1.01]"),
+        (0.999, (None, None), "the same"),
+        (None, (None, None), "n/a"),
+    ],
+)
+def test_a_comparison_is_never_told_by_a_ratio_below_one(
+    ratio: float | None, interval: tuple[float | None, float | None], text: str
+) -> None:
+    """Slower is called slower, and its interval is turned as well."""
+    assert units.format_gain(ratio, *interval, better="faster", worse="slower") == text
+
+
 @pytest.mark.parametrize("text", ["", "GiB", "-1G", "8 cows", "1e9", "nan", "inf", "9" * 40 + "T", "8GiBs"])
 def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
     """Each with a sentence and a hint."""

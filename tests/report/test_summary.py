@@ -14,6 +14,7 @@ from tuner.engines.base import RuntimeFacts
 from tuner.report import Gain
 from tuner.report.summary import build_measure_command, describe_verdict, find_changes, find_missed_limits, render_summary
 from tuner.runconfig import RunConfig
+from tuner.trial import STATES
 from tuner.workload import PRESETS, Workload
 
 
@@ -44,6 +45,30 @@ def test_a_gain_that_ran_out_of_budget_is_not_called_none() -> None:
         "Not decided: the best of the search was every further token 2.73× faster than the default in one round"
     )
     assert "--budget" in words
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("ttft", "first token 1.25× later"),
+        ("tpot", "every further token 1.25× slower"),
+        ("latency", "the whole answer 1.25× later"),
+        ("throughput", "1.25× fewer tokens per second"),
+        ("context", "1.25× less context"),
+    ],
+)
+def test_what_is_worse_is_called_so(metric: str, words: str) -> None:
+    """With the interval seen from the same side; a limit may be worth it."""
+    loss = gain(metric, 0.8, 0.5, 0.9, significant=False)
+    assert f"{words} than the default [1.11, 2.00]" in describe_verdict(report(limits=("tpot<=6ms",), gain=loss))
+
+
+def test_every_state_of_a_trial_is_explained_where_it_is_counted() -> None:
+    """Whoever reads "8 invalid" did nothing wrong."""
+    counts = {state: 1 for state in STATES if state not in {"running", "complete"}}
+    text = " ".join(draw(report(trials=counts)).split())
+    for state in counts:
+        assert f"1 {state.replace('_', ' ')} (" in text
 
 
 def test_the_default_may_win() -> None:
@@ -89,7 +114,8 @@ def test_the_summary_names_depth_units_and_changes() -> None:
         "(TTFT) @ depth 2048",
         "(TPOT) @ depth 2560",
         "200 ms",
-        "2.00×",
+        "2.00× faster",
+        "2.00× more",
         "200 MiB",
         "ubatch_size",
         "the machine was busy",
@@ -102,7 +128,7 @@ def test_where_the_default_is_best_its_figures_stand_alone() -> None:
     """Two equal columns would look as if two things had been compared."""
     text = draw(report(best=DEFAULT, baseline=side(DEFAULT), gain=gain(ratio=1.0, significant=False)))
     assert "200 ms" in text
-    assert "better by" not in text
+    assert "best is" not in text
     heads = next(line for line in text.splitlines() if "default" in line and "┃" in line)
     assert heads.strip("┃ ").split() == ["default"]
 

@@ -13,17 +13,28 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.objective import LARGER_IS_BETTER, Limit, parse_limit
-from tuner.report.record import Report, Side
+from tuner.report.record import Gain, Report, Side
 from tuner.runconfig import RunConfig
-from tuner.units import format_bytes, format_duration, format_interval, format_ms, format_rate, format_ratio
+from tuner.units import format_bytes, format_comparison, format_duration, format_interval, format_ms, format_rate, format_ratio
 from tuner.workload import PRESETS
 
 _WORDS: Final = {
-    "ttft": "first token {} sooner",
-    "tpot": "every further token {} faster",
-    "latency": "the whole answer {} sooner",
-    "throughput": "{} more tokens per second",
-    "context": "{} more context",
+    "ttft": ("first token {} sooner", "first token {} later"),
+    "tpot": ("every further token {} faster", "every further token {} slower"),
+    "latency": ("the whole answer {} sooner", "the whole answer {} later"),
+    "throughput": ("{} more tokens per second", "{} fewer tokens per second"),
+    "context": ("{} more context", "{} less context"),
+}
+_CHANGES: Final = {"context": ("more", "less"), "memory": ("less", "more"), "throughput": ("more", "less")}
+"""What a ratio of a row above and below 1 is called; that of a time is faster or slower."""
+_MEANINGS: Final = {
+    "invalid": "settings that llama.cpp refuses",
+    "does_not_fit": "need more memory than is free, not run",
+    "out_of_memory": "ran out of memory",
+    "crash": "llama.cpp crashed",
+    "timeout": "took too long and was ended",
+    "noisy": "stayed disturbed by other programs",
+    "duplicate": "the same as an earlier one to llama.cpp, not run again",
 }
 _DECIDING_ROUNDS: Final = 3
 """Fewer paired rounds than this decide nothing."""
@@ -43,17 +54,16 @@ _ROWS: Final = (
 def describe_verdict(report: Report) -> str:
     """The answer in one sentence."""
     gain = report.gain
-    ratio = format_ratio(gain.ratio)
-    interval = f" {format_interval(*gain.ci95)}" if gain.ci95 and gain.rounds else ""
+    words = tell_gain(gain.metric, gain.ratio)
+    interval = f" {_write_interval(gain)}" if gain.ci95 and gain.rounds else ""
     missed = ", ".join(find_missed_limits(report.baseline, report.limits))
     if report.is_default_best and count_tried(report) < 2:
         return "Only the default was measured: the budget left no time to try anything else."
     if is_undecided(report):
-        found = f"{words_of(gain.metric).format(ratio)} than the default in {count_rounds(gain.rounds)}"
+        found = f"{words} than the default in {count_rounds(gain.rounds)}"
         return f"Not decided: the best of the search was {found}, too few to prove it; resume it with a larger --budget."
     if report.is_default_best:
         return "The default is already best: nothing was shown to be better than what llama.cpp does by itself."
-    words = words_of(gain.metric).format(ratio)
     if missed:
         return f"The default misses {missed}; this keeps every limit: {words} than the default{interval}."
     if not gain.significant:
@@ -69,9 +79,20 @@ def is_undecided(report: Report) -> bool:
     return 0 < gain.rounds < _DECIDING_ROUNDS and gain.ratio > 1 + _WORTH_A_WORD
 
 
-def words_of(metric: str) -> str:
-    """How a gain of this metric is said, with a place for the ratio."""
-    return _WORDS.get(metric, "{} better")
+def tell_gain(metric: str, ratio: float | None) -> str:
+    """A gain of this metric in words, or the loss that it is."""
+    better, worse = _WORDS.get(metric, ("{} better", "{} worse"))
+    if ratio is None or ratio >= 1 or ratio <= 0:
+        return better.format(format_ratio(ratio))
+    return worse.format(format_ratio(1 / ratio))
+
+
+def _write_interval(gain: Gain) -> str:
+    """The interval, seen from the same side as the ratio."""
+    low, high = gain.ci95 or (None, None)
+    if gain.ratio is not None and gain.ratio < 1 and low and high:
+        low, high = 1 / high, 1 / low
+    return format_interval(low, high)
 
 
 def count_rounds(rounds: int) -> str:
@@ -150,7 +171,7 @@ def _draw_figures(report: Report) -> Table:
     depths = {"ttft": load.depth_tokens, "tpot": load.depth_tokens + load.prompt_tokens}
     table = Table(title=report.basis.capitalize(), title_justify="left")
     table.add_column("")
-    for name in ("default",) if report.is_default_best else ("default", "best", "better by"):
+    for name in ("default",) if report.is_default_best else ("default", "best", "best is"):
         table.add_column(name, justify="right")
     for title, metric in _ROWS:
         before, after = figure_of(report.baseline, metric), figure_of(report.best, metric)
@@ -199,8 +220,13 @@ def _find_phases() -> dict[str, str]:
 def _describe_effort(report: Report) -> str:
     share = 100 * report.measured_s / report.elapsed_s if report.elapsed_s > 0 else 0.0
     told = f", {share:.0f} % of it inside measured prefill and decode" if report.basis == "measured" else ""
-    counts = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in report.trials.items() if count)
+    counts = ", ".join(_tell_count(state, count) for state, count in report.trials.items() if count)
     return f"trials: {counts}; took {format_duration(report.elapsed_s)}{told}"
+
+
+def _tell_count(state: str, count: int) -> str:
+    meaning = f" ({_MEANINGS[state]})" if state in _MEANINGS else ""
+    return f"{count} {state.replace('_', ' ')}{meaning}"
 
 
 def _misses(side: Side, limit: Limit) -> bool:
@@ -223,7 +249,8 @@ def _write_figure(metric: str, value: float | None) -> str:
 def _write_change(metric: str, before: float | None, after: float | None) -> str:
     if not before or not after:
         return ""
-    return format_ratio(after / before if metric in LARGER_IS_BETTER else before / after)
+    better, worse = _CHANGES.get(metric, ("faster", "slower"))
+    return format_comparison(after / before if metric in LARGER_IS_BETTER else before / after, better=better, worse=worse)
 
 
 def _write_value(value: object) -> str:

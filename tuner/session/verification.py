@@ -18,7 +18,7 @@ from tuner.report import Gain, Report, Side
 from tuner.report.build import build_side
 from tuner.report.summary import find_missed_limits
 from tuner.runconfig import RunConfig
-from tuner.units import format_interval, format_ratio
+from tuner.units import format_gain
 from tuner.workload import Workload
 
 LEAST_ROUNDS = 5
@@ -225,5 +225,4 @@ def _merge(rounds: Sequence[Measurement]) -> Measurement:
 
 
 def _describe(gain: Gain) -> str:
-    interval = f" {format_interval(*gain.ci95)}" if gain.ci95 else ""
-    return f"{gain.metric} {format_ratio(gain.ratio)}{interval}"
+    return f"{gain.metric} {format_gain(gain.ratio, *(gain.ci95 or (None, None)))}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from tuner.units import format_amount, format_bytes, format_interval, format_ms, format_ratio
+from tuner.units import format_amount, format_bytes, format_gain, format_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,8 +83,8 @@ def _write_flags(change: dict[str, Any]) -> str:
 
 def _tell_gain(gain: Expected) -> str:
     width = "95" if gain.basis == "measured" else "80"
-    interval = f"{format_ratio(gain.ratio)} {format_interval(gain.low, gain.high)}"
-    return f"{_GOALS.get(gain.metric, gain.metric)} {interval} better, {gain.basis}, {width} % interval"
+    brings = format_gain(gain.ratio, gain.low, gain.high)
+    return f"{_GOALS.get(gain.metric, gain.metric)} {brings}, {gain.basis}, {width} % interval"
 
 
 def _describe(diagnosis: Diagnosis) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tuner.cli.output import open_console, say, spell
 from tuner.objective import GOALS
-from tuner.units import format_bytes, format_duration, format_interval, format_ms, format_rate, format_ratio
+from tuner.units import format_bytes, format_comparison, format_duration, format_gain, format_ms, format_rate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +97,7 @@ class Progress:
         return describe_settings(changes or {})
 
     def _describe_best(self, trial: Trial, ratio: float | None) -> str:
-        gain = f" ({format_ratio(ratio)})" if ratio is not None else ""
+        gain = f" ({format_comparison(ratio)})" if ratio is not None else ""
         return f"{describe_outcome(trial, self._goal)}{gain}"
 
     def _describe_left(self) -> str:
@@ -147,7 +147,7 @@ def describe_outcome(trial: Trial, goal: str) -> str:
 def _describe_round(event: Any) -> str:
     if event.ratio is None:
         return f"confirm: round {event.number}, choosing the finalist"
-    return f"confirm: round {event.number}, {format_ratio(event.ratio)} {format_interval(event.low, event.high)} so far"
+    return f"confirm: round {event.number}, {format_gain(event.ratio, event.low, event.high)} so far"
 
 
 def _write(value: object) -> str:

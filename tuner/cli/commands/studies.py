@@ -35,7 +35,7 @@ def command(*, storage: str, as_json: bool, verbose: bool) -> None:
 def _print_table(found: tuple[StoredStudy, ...]) -> None:
     from rich.table import Table
 
-    from tuner.units import NA_TEXT, format_duration, format_ratio
+    from tuner.units import NA_TEXT, format_comparison, format_duration
 
     table = Table(box=None, pad_edge=False)
     table.add_column("name", overflow="fold", min_width=max(len(study.name) for study in found))
@@ -48,7 +48,7 @@ def _print_table(found: tuple[StoredStudy, ...]) -> None:
             str(study.trials),
             str(study.complete),
             format_duration(study.elapsed_s),
-            format_ratio(study.gain),
+            format_comparison(study.gain),
             study.started or NA_TEXT,
         )
     print_rich(table)
