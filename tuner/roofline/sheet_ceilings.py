@@ -26,6 +26,7 @@ from tuner.roofline.coefficients import (
     layer_seconds,
     load_coefficients,
     look_seconds,
+    move_seconds,
     multiply_seconds,
     padded_tokens,
     read_seconds,
@@ -47,13 +48,17 @@ GROUPED_HEADS: Final = 4
 """Query heads that share a head of K and V: usual since 2024. One token reads a byte of float16 for so many operations; models
 that share none (Llama 2 7B) look back up to four times as long as predicted."""
 
+LAYER_WIDTH: Final = 4096
+"""Hidden size that figures of a layer are made for."""
+
 LINK_EFFICIENCY: Final = 0.8
 """What copies reach of a PCIe link's raw rate: packet headers cost about a fifth (PCI-SIG; usual bandwidthTest results)."""
 
-STAGING_GBS: Final = 14.0
-"""How fast a driver copies pageable memory to where the device can fetch it, 10⁹ bytes/s; mapped weights are pageable. Solved
-from published rates of pageable and pinned copies, where both ways add up: 10.5 (5.5 of 11.5 GB/s, dask-cuda pull request 98),
-13.6 (9.6 of 32.4, kekzl/imp 1409) and 27.9 (12.9 of 23.9, NVlabs/cuda-oxide 976); their median."""
+STAGING_GBS: Final = 9.6
+"""How fast a driver copies pageable memory to where the device can fetch it, 10⁹ bytes/s; mapped weights are pageable. The
+median of published rates of large pageable copies over links that are faster: 5.5 (11.5 GB/s where pinned, dask-cuda pull
+request 98), 9.6 (32.4, kekzl/imp 1409) and 12.9 (23.9, NVlabs/cuda-oxide 976). Both ways overlap: the last of these reports
+18.4 for 16 MiB, for which, one after the other, the first way would have to make 81."""
 
 LINK_LATENCY_S: Final = 2e-5
 """One small copy with its synchronisation, s; a rule of thumb."""
@@ -157,14 +162,15 @@ def _attention(sheet: Sheet, fitted: Coefficients) -> Iterator[AttentionCeiling]
 
 def _fixed(sheet: Sheet, fitted: Coefficients) -> Iterator[FixedCeiling]:
     for threads, _ in _thread_counts(sheet):
-        for tokens in (1, TOKENS[-1]):
+        for tokens in TOKENS:
+            layer = layer_seconds(sheet, fitted) + move_seconds(sheet, fitted, tokens=tokens, width=LAYER_WIDTH)
             yield FixedCeiling(
                 device=device_name(sheet),
                 threads=threads,
                 tokens=tokens,
                 step_s=Figure(value=0.0),
-                layer_s=Figure(value=layer_seconds(sheet, fitted), spread=_spread(sheet, tokens, fitted)),
-                width=4096,
+                layer_s=Figure(value=layer, spread=_spread(sheet, tokens, fitted)),
+                width=LAYER_WIDTH,
             )
 
 
@@ -181,8 +187,8 @@ def _links(sheets: tuple[Sheet, ...]) -> tuple[LinkCeiling, ...]:
 
 
 def link_seconds(link_gbs: float) -> float:
-    """Seconds per byte of mapped weights over a link of that raw rate, 10⁹ bytes/s: copied twice, one after the other."""
-    return 1e-9 / (link_gbs * LINK_EFFICIENCY) + 1e-9 / STAGING_GBS
+    """Seconds per byte of mapped weights over a link of that raw rate, 10⁹ bytes/s: copied twice, and the slower way counts."""
+    return 1e-9 / min(link_gbs * LINK_EFFICIENCY, STAGING_GBS)
 
 
 def _thread_counts(sheet: Sheet) -> list[tuple[int, float]]:

@@ -27,6 +27,8 @@ ROWS_AT_ONCE = 8
 """Operations on each byte of K and V where a kernel reads them anew for every eight tokens (float16)."""
 LAUNCH_S = 2e-5
 """Starting the two to four kernels of one matrix of one expert, s; a rule of thumb."""
+COPY_S = 6e-6
+"""One call of the host to copy little, s: 5 to 7 µs (DualPath, arXiv 2602.21548, section 5.2)."""
 ROWS_A_DEVICE = 6.0
 """What the rows of one device and phase weigh together, in rows."""
 
@@ -81,6 +83,8 @@ def row_terms(row: Row) -> list[tuple[float, cost.Features]]:
     terms.append((row.steps * row.layers * cost.LAYER_UNIT_S, cost.layer_features(sheet)))
     if row.tokens == 1:
         return [*terms, (row.looked / bandwidth, cost.look_features(sheet, flash_attn=row.flash_attn))]
+    if sheet.kind != "cpu":
+        terms.append((row.moved / bandwidth, cost.move_features(sheet)))
     kernel = row.kernel if row.flash_attn else "matrix"
     vector = sheet.fp32_tflops.value * 1e12 if sheet.fp32_tflops else rate
     rates = {"matrix": rate, "tile": vector, "rows": ROWS_AT_ONCE * bandwidth}
@@ -108,6 +112,8 @@ def _work_terms(row: Row, work: Work, bandwidth: float) -> Iterator[tuple[float,
         yield operations / (cost.multiply_rate(sheet, done) * row.share), features
     if work.looped:
         yield 3 * work.looped * LAUNCH_S, {"loop": 1.0}
+    if work.copied:
+        yield 3 * work.copied * COPY_S, {}
 
 
 def build_problem(rows: list[Row]) -> Problem:

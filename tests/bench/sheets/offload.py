@@ -1,8 +1,8 @@
 """Partial offload (offload.csv): weights that stay in main memory are read by the CPU in decode, and cross the link in prefill.
 
 From 32 tokens on the GPU computes host layers too: each micro-batch copies their weights over the link, and after them K and V
-of these layers, which lie in main memory as well (`ggml_backend_sched_compute_splits`; nothing overlaps). The weights are mapped
-and thus pageable, so that the driver copies them twice (`link_seconds`). Experts that a micro-batch does not choose stay.
+of these layers, which lie in main memory as well (`ggml_backend_sched_compute_splits`; no computing meanwhile). The weights are
+mapped and thus pageable, so that the driver copies them twice (`link_seconds`). Experts that a micro-batch does not choose stay.
 
 Only rows whose devices have data sheets; the host's memory is mostly not stated, and is then taken to be that of a desktop with
 two channels of DDR5-5200, which the table marks. Marked too are two sets that no present llama.cpp would give: those of pull

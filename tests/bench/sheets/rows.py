@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from tests.bench.sheets.devices import device_sheet, find_backend, find_device
 from tests.bench.sheets.mixes import find_mix, mean_bits
 from tests.bench.sheets.shapes import Shape, find_shape
+from tuner.roofline.coefficients import ACTIVATION_BYTES
 from tuner.roofline.sheet import Backend, Sheet
 from tuner.roofline.work import experts_touched
 
@@ -48,13 +49,29 @@ on, they wrote them out as float16 for cuBLAS or rocBLAS, each time anew (pull r
 CONVERTS_FROM = 64
 """Tokens from which on they did (MMQ_DP4A_MAX_BATCH_SIZE)."""
 
+CONVERTED_BYTES = 61
+"""Memory traffic beside `ACTIVATION_BYTES`, in the same unit, where a library multiplies: inputs are written out as float16 and not
+as 8-bit integers (2 bytes more), outputs come as float16 and are written out as float32 (4 bytes more)."""
+
 EXPERTS_AT_ONCE_SINCE: dict[Backend, int] = {"cuda": 5180, "rocm": 7300}
 """Build from which on all chosen experts are one launch; before, the host went through them one by one (pull request 17576, CUDA's
 from memory, about; ggml_cuda_mul_mat_id)."""
 
-LIBRARY_TFLOPS = {"hip": 6.1, "rocwmma": 6.1, "hip +hipBLASLt": 24.0, "rocwmma +hipBLASLt": 24.0, "HIP": 6.1, "ROCm": 24.0}
-"""What AMD's libraries of 2025 themselves reach in float16 on gfx1151, of which the data sheet says 59: medians over matrices of
-1024 to 8192 in ROCm's issues 4566 and 4748, by the backend as rows spell it. No results of llama.cpp went into them."""
+LIBRARY_TFLOPS = {"hip": 5.0, "rocwmma": 5.0, "hip +hipBLASLt": 24.0, "rocwmma +hipBLASLt": 24.0, "HIP": 5.0, "ROCm": 24.0}
+"""What AMD's libraries of 2025 themselves reach on gfx1151, of which the data sheet says 59, by the backend as rows spell it; no
+whole model's speed went into them. rocBLAS: in llama.cpp's own layout, where both operands lie along the summed index, 5.1 at
+best over all sizes (BF16, mamf-finder, https://llm-tracker.info/_TOORG/Strix-Halo) and 4.9 for 4096 x 512 x 14336 (float16,
+ROCm's issue 4748; up to 10.8 there in another layout). hipBLASLt: the median over matrices of 1024 to 8192 in ROCm's issues
+4566 and 4748; at best 36.9 by mamf-finder, 23.4 for 4096 x 1024 x 4096 (kroqueta-s/gfx1151-gemm)."""
+
+WITHOUT_ROCWMMA = frozenset({5863})
+"""Builds whose rows are labelled rocWMMA and cannot have it: they measure what the same build without it does, within one per cent
+over all models and prompts of 512 to 8192 tokens, where later builds of the same source differ by factors of 1.2 to 3.6."""
+
+EXPERTS_TOGETHER_SINCE = 2690
+"""Build from which on CUDA and ROCm multiply with all experts of a token in one operation, and gather rows by a kernel (pull
+request 6505). Before, each of a token's experts was an operation of its own, over all matrices, and the host had every row copied
+there and back by a call (pull request 4538)."""
 
 LLAMAFILE_BUILD = 3000
 """What llamafile's results of May 2024 were made with, about."""
@@ -81,6 +98,8 @@ class Work(NamedTuple):
     """Operations/s of the library that multiplies what was written out; None: not known."""
     looped: float = 0.0
     """Experts that the host goes through one by one, over all layers and steps."""
+    copied: float = 0.0
+    """Rows that the host has copied one by one, over all layers and steps."""
 
 
 class Row(NamedTuple):
@@ -114,6 +133,8 @@ class Row(NamedTuple):
     """Operations on the history, over all steps."""
     looked: float
     """K and V of the history, bytes, over all steps; counts where one token is computed at once."""
+    moved: float
+    """Activations between kernels, bytes, over all steps; counts on a GPU where several tokens are computed at once."""
     seconds: float
     """Of all steps."""
     build: str
@@ -162,12 +183,14 @@ def read_row(entry: dict[str, str], table: str, *, offloaded_to: Sheet | None = 
     length, computed = prompt or answer, prompt or 1
     history = depth + (length + (0 if skips(sheet.backend, flash, tokens, entry["build"]) else tokens)) / 2
     seen = seen_positions(shape, history, tokens)
+    work = list_work(entry, sheet, shape, mix, computed=computed, tokens=tokens, steps=steps)
+    per_element = ACTIVATION_BYTES + (CONVERTED_BYTES if work[0].converted else 0)
     return Row(
         table=table, device=device, sheet=sheet, settings=entry["backend"], model=entry["model"], moe=shape.active is not None,
         quant=entry["quant"], phase="prefill" if prompt else "decode", length=length, depth=depth, tokens=tokens,
         steps=steps, share=core_share(sheet, number(entry["n_threads"])), flash_attn=flash,
         kernel=find_kernel(sheet, shape, entry), layers=shape.layers, head=shape.head,
-        work=list_work(entry, sheet, shape, mix, computed=computed, tokens=tokens, steps=steps),
+        work=work, moved=per_element * computed * shape.layers * shape.width,
         attended=4 * shape.heads * shape.head * seen * computed, looked=cell_bytes(shape) * seen * steps,
         seconds=computed / float(entry["tokens_per_s"]), build=entry["build"],
     )  # fmt: skip
@@ -218,13 +241,16 @@ def list_work(
     )  # fmt: skip
     if not shape.routed:
         return (dense,)
-    touched = experts_touched(shape.experts, shape.used, tokens)
-    each, looping = tokens * shape.used / touched, build < EXPERTS_AT_ONCE_SINCE.get(sheet.backend, 0) and tokens > 1
+    looping = build < EXPERTS_AT_ONCE_SINCE.get(sheet.backend, 0) and tokens > 1
+    times = shape.used if looping and build < EXPERTS_TOGETHER_SINCE else 1
+    touched = experts_touched(shape.experts, shape.used // times, tokens)
+    each = tokens * shape.used / times / touched
     chosen = Work(
-        {"MXFP4": 1.0} if find_expert_bits(entry) else mix, steps * experts * touched / shape.experts,
+        {"MXFP4": 1.0} if find_expert_bits(entry) else mix, times * steps * experts * touched / shape.experts,
         2e9 * shape.routed * shape.used / shape.experts * computed, each, routed=True,
         converted=old and each >= CONVERTS_FROM, library=rate,
-        looped=steps * shape.layers * touched if looping else 0.0,
+        looped=times * steps * shape.layers * touched if looping else 0.0,
+        copied=2 * steps * shape.layers * tokens * shape.used if times > 1 else 0.0,
     )  # fmt: skip
     return dense, chosen
 
@@ -258,7 +284,7 @@ def skips(backend: Backend, flash: bool, tokens: float, build: str) -> bool:
 def find_kernel(sheet: Sheet, shape: Shape, entry: dict[str, str]) -> Kernel:
     """What a row's build attends with."""
     build = build_number(entry["build"])
-    if sheet.backend != "rocm" or "rocwmma" in entry["backend"].lower():
+    if sheet.backend != "rocm" or ("rocwmma" in entry["backend"].lower() and build not in WITHOUT_ROCWMMA):
         return "matrix"
     if build < TILE_ATTENTION_SINCE:
         return "rows"
