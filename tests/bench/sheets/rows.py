@@ -65,8 +65,9 @@ ROCm's issue 4748; up to 10.8 there in another layout). hipBLASLt: the median ov
 4566 and 4748; at best 36.9 by mamf-finder, 23.4 for 4096 x 1024 x 4096 (kroqueta-s/gfx1151-gemm)."""
 
 WITHOUT_ROCWMMA = frozenset({5863})
-"""Builds whose rows are labelled rocWMMA and cannot have it: they measure what the same build without it does, within one per cent
-over all models and prompts of 512 to 8192 tokens, where later builds of the same source differ by factors of 1.2 to 3.6."""
+"""Builds whose rows are labelled rocWMMA and cannot have it: they measure what the same build without it does, within two per cent
+with hipBLASLt and without it in the median (single rows up to 16 per cent apart), over all models and prompts of 512 to 8192
+tokens, where later builds of the same source differ by factors of 1.2 to 3.6."""
 
 EXPERTS_TOGETHER_SINCE = 2690
 """Build from which on CUDA and ROCm multiply with all experts of a token in one operation, and gather rows by a kernel (pull
