@@ -90,9 +90,12 @@ def format_gain(
 ) -> str:
     """A comparison with its interval, both seen from the side that is above 1: 0.8 -> "1.25× worse [1.11, 1.43]"."""
     told = format_comparison(ratio, better=better, worse=worse)
-    if ratio is None or not low or not high:
-        return told
-    return f"{told} {format_interval(low, high) if ratio >= 1 else format_interval(1 / high, 1 / low)}"
+    return f"{told} {format_turned(ratio, low, high)}" if ratio and low and high else told
+
+
+def format_turned(ratio: float | None, low: float | None, high: float | None) -> str:
+    """A ratio's interval, seen from the side from which the ratio is above 1: of 0.8, (0.7, 0.9) -> "[1.11, 1.43]"."""
+    return format_interval(1 / high, 1 / low) if ratio and ratio < 1 and low and high else format_interval(low, high)
 
 
 def format_amount(value: float | str, unit: str) -> str:

@@ -35,6 +35,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """D + P + n_out: what one user's context must hold, tokens."""
         return self.depth_tokens + self.prompt_tokens + self.output_tokens
 
+    @property
+    def middle_history(self) -> int:
+        """D + P + half of the answer after its first token: the history that its average step looks at, tokens."""
+        return self.depth_tokens + self.prompt_tokens + (self.output_tokens - 1) // 2
+
 
 PRESETS: Final = {
     preset.name: preset

@@ -16,8 +16,8 @@ What is doubtful, and why, as of the coefficients beside this script:
   AMD's libraries, which reach a tenth (rocBLAS) or two fifths (hipBLASLt) of the sheet's rate there; public benchmarks of the
   libraries stand in for it (`LIBRARY_TFLOPS`). Which of them to go by, which builds lack rocWMMA whatever their label says, and
   what the old attention kernel costs was settled after the error of that device had been seen, though not by trying values;
-  without these three choices it is 25.5 % (widths fixed). Beside them, Vulkan became twice as fast from build 5863 to 8038, and amdvlk is
-  three times slower than RADV.
+  without these three choices it is 25.5 % (widths fixed). Beside them, Vulkan became twice as fast from build 5863 to 8038, and
+  amdvlk is three times slower than RADV.
 - DGX Spark is predicted 40 % too fast in prefill. Public multiplications in BF16 reach anything from 60 to 97 of its 125 TFLOPS,
   so that no figure of theirs is used.
 - Intervals hold 79 % of prefill rows. That other kinds of GPU count in them (`RELATIVES`) was settled after their coverage had

@@ -14,7 +14,7 @@ import pytest
 from tests.builders.ceilings import BANDWIDTH, COMPUTE, make_ceilings
 from tests.builders.gguf_files import GGMLQuantizationType, write_llama
 from tests.study.fakes import PHASE
-from tuner.cli.commands._forecast import FAR_BELOW, find_worthwhile, name_delay, tell_phase, tell_users
+from tuner.cli.commands._forecast import FAR_BELOW, name_delay, pick_worthwhile, tell_phase, tell_users
 from tuner.cli.main import run
 from tuner.hardware import HardwareProfile
 from tuner.report.record import Side
@@ -250,7 +250,7 @@ def make_slots(*rates: float, history_share: float = 0.0) -> list[SlotPoint]:
 def test_what_is_said_of_users_is_what_the_table_shows(rates: tuple[float, ...], worth: int, said: str) -> None:
     """Whatever binds the weights alone."""
     slots = make_slots(*rates)
-    assert find_worthwhile(slots).slots == worth
+    assert pick_worthwhile(slots).slots == worth
     for knee in (None, 1, 7):
         assert said in tell_users(slots, knee)
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.objective import LARGER_IS_BETTER, Limit, parse_limit
-from tuner.report.record import Gain, Report, Side
+from tuner.report.record import Report, Side
 from tuner.runconfig import RunConfig
-from tuner.units import format_bytes, format_comparison, format_duration, format_interval, format_ms, format_rate, format_ratio
+from tuner.units import format_bytes, format_comparison, format_duration, format_ms, format_rate, format_ratio, format_turned
 from tuner.workload import PRESETS
 
 _WORDS: Final = {
@@ -55,7 +55,7 @@ def describe_verdict(report: Report) -> str:
     """The answer in one sentence."""
     gain = report.gain
     words = tell_gain(gain.metric, gain.ratio)
-    interval = f" {_write_interval(gain)}" if gain.ci95 and gain.rounds else ""
+    interval = f" {format_turned(gain.ratio, *gain.ci95)}" if gain.ci95 and gain.rounds else ""
     missed = ", ".join(find_missed_limits(report.baseline, report.limits))
     if report.is_default_best and count_tried(report) < 2:
         return "Only the default was measured: the budget left no time to try anything else."
@@ -85,14 +85,6 @@ def tell_gain(metric: str, ratio: float | None) -> str:
     if ratio is None or ratio >= 1 or ratio <= 0:
         return better.format(format_ratio(ratio))
     return worse.format(format_ratio(1 / ratio))
-
-
-def _write_interval(gain: Gain) -> str:
-    """The interval, seen from the same side as the ratio."""
-    low, high = gain.ci95 or (None, None)
-    if gain.ratio is not None and gain.ratio < 1 and low and high:
-        low, high = 1 / high, 1 / low
-    return format_interval(low, high)
 
 
 def count_rounds(rounds: int) -> str:

@@ -18,6 +18,8 @@ from tuner.workload import Workload
 DEPTHS: Final = (0, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 SLOTS: Final = (1, 2, 4, 8, 16, 32, 64)
 MOST_SLOTS: Final = 256
+WORTH: Final = 1.1
+"""A doubling of slots that brings less throughput than this is not worth what each user pays for it."""
 _MOST_PROMPT: Final = 2**20
 
 
@@ -47,6 +49,20 @@ class SlotPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Share of that limit that is reached, 0 to 1."""
     history_share: float
     """Share of the step spent on the history, 0 to 1."""
+
+
+def find_worthwhile(rates: Sequence[tuple[int, float]]) -> int:
+    """Index of the last number of slots that is worth it, from (slots, tokens per second together) in ascending order.
+
+    Throughput has to grow by `WORTH` for a doubling, and in proportion for less.
+    """
+    worth = 0
+    for index, (slots, rate) in enumerate(rates[1:], start=1):
+        before, reached = rates[worth]
+        if rate < reached * (1 + (WORTH - 1) * min(1.0, slots / before - 1)):
+            break
+        worth = index
+    return worth
 
 
 def predict_depths(
@@ -114,7 +130,7 @@ def _predict_slot(predictor: Predictor, model: ModelSpec, config: RunConfig, wor
     """Each slot keeps the context that it has in `config`."""
     each = (config.ctx_size or 0) // max(1, config.parallel)
     point = config.replace(parallel=slots, ctx_size=each * slots)
-    history = workload.depth_tokens + workload.prompt_tokens + (workload.output_tokens - 1) // 2
+    history = workload.middle_history
     tpot, phase = predictor.estimate_step(predictor.open_timer(model, point), history, slots)
     rate = slots * 1e3
     throughput = Estimate(value=rate / tpot.value, low=rate / tpot.high, high=rate / tpot.low, basis=tpot.basis)

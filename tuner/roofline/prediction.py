@@ -65,8 +65,7 @@ class Predictor:
         slots = max(1, config.parallel)
         prefill = self.time_prefill(timer, model, config, workload)
         decode = self.time_decode(timer, workload, slots)
-        middle = workload.depth_tokens + workload.prompt_tokens + (workload.output_tokens - 1) // 2
-        step = self._add_up([(timer.time(step_batch(middle, slots)), 1.0)], DECODE_ERROR)
+        step = self._add_up([(timer.time(step_batch(workload.middle_history, slots)), 1.0)], DECODE_ERROR)
         ttft, tpot = self._estimate(prefill, 1e3), self._estimate(decode, 1e3)
         latency = _combine(ttft, tpot, workload.output_tokens - 1)
         return Prediction(

@@ -20,6 +20,7 @@ from tuner.runconfig import RunConfig
 from tuner.study.attempt import Attempt
 from tuner.study.bench import Bench, rescore
 from tuner.study.events import RoundFinished
+from tuner.study.history import History
 from tuner.study.merging import merge_outcomes
 from tuner.study.noise import find_noise
 from tuner.study.pace import FEWEST_PAIRS, MOST_PAIRS, Division, Pace, count_rounds
@@ -65,6 +66,14 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     """Every run, in order."""
 
 
+def expect_rounds(history: History, default: Trial, best: Trial) -> int:
+    """Rounds that the gain of `best` in the search will likely need; the fewest where it is one of limits kept."""
+    before, after = history.cost(default), history.cost(best)
+    if before is None or after is None or before.missed != after.missed:
+        return LEAST_ROUNDS
+    return count_rounds(before.value / after.value, find_noise(history), fewest=LEAST_ROUNDS)
+
+
 class Confirmation:
     """Runs the rounds."""
 
@@ -98,20 +107,13 @@ class Confirmation:
     def _drop_what_there_is_no_time_for(self) -> None:
         """Rounds that prove a gain come first: finalists beyond the best are dropped where both do not fit the budget."""
         best, plan = self._finalists[0], self._division.later_plan
-        proof_s = self._count_rounds(best) * self._expect([self._baseline, best], plan)
+        rounds = expect_rounds(self._bench.history, self._baseline.trial, best.trial)
+        proof_s = rounds * self._expect([self._baseline, best], plan)
         while len(self._finalists) > 1:
             selection_s = SELECTION_ROUNDS * self._expect([self._baseline, *self._finalists], plan)
             if selection_s + proof_s <= self._bench.left_s:
                 return
             self._finalists.pop()
-
-    def _count_rounds(self, finalist: Finalist) -> int:
-        """Rounds that its gain of the search will likely need."""
-        history = self._bench.history
-        default, cost = history.cost(self._baseline.trial), history.cost(finalist.trial)
-        if default is None or cost is None or default.missed != cost.missed:
-            return LEAST_ROUNDS
-        return count_rounds(default.value / cost.value, find_noise(history), fewest=LEAST_ROUNDS)
 
     def _repeat(self, runners: list[Finalist], rounds: int, *, selecting: bool) -> None:
         for number in range(1, rounds + 1):

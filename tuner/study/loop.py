@@ -19,11 +19,10 @@ from tuner.runconfig import RunConfig
 from tuner.space import list_dimensions
 from tuner.study.attempt import Attempt
 from tuner.study.bench import Bench, Stop
-from tuner.study.confirm import LEAST_ROUNDS, Confirmation, Confirmed, Finalist
+from tuner.study.confirm import Confirmation, Confirmed, Finalist, expect_rounds
 from tuner.study.events import BestChanged, Note, StageStarted, StudyEvent, StudyFinished
 from tuner.study.history import History
-from tuner.study.noise import find_noise
-from tuner.study.pace import Division, Pace, count_rounds, divide_budget, end_search
+from tuner.study.pace import Division, Pace, divide_budget, end_search
 from tuner.study.physics import PhysicsStrategy
 from tuner.study.points import find_config
 from tuner.study.ranking import count_changes, find_front
@@ -192,11 +191,10 @@ class _Study:
         """When the search is to end, on the study's clock, s: earlier where the gain in hand takes more rounds to prove."""
         default = self._history.cost(baseline.trial)
         best = self._history.cost(self._best) if self._best else None
-        if len(self._request.goals) > 1 or default is None or best is None or default.missed != best.missed:
+        is_in_hand = default is not None and best is not None and best.beats(default, margin=_WORTH_PROVING)
+        if not self._best or not is_in_hand or self._request.goals[0] == "context" or len(self._request.goals) > 1:
             return division.search_ends_s
-        if not best.beats(default, margin=_WORTH_PROVING):
-            return division.search_ends_s
-        rounds = count_rounds(default.value / best.value, find_noise(self._history), fewest=LEAST_ROUNDS)
+        rounds = expect_rounds(self._history, baseline.trial, self._best)
         return end_search(pace, division, rounds=rounds, ends_s=self._bench.ends_s, began_s=began_s)
 
     def _search(self, strategy: Strategy, pace: Pace, find_end: Callable[[], float]) -> str:

@@ -15,8 +15,8 @@ from tuner.roofline.coefficients import SPREADS, spread_name
 Z80 = 1.2816
 FOLDS = 5
 RELATIVES = 0.25
-"""What a row of the same phase on another kind of GPU counts for in a spread: few devices of a kind say little about its tail. Anything
-from 0.1 to 1 keeps the coverage between 70 and 90 %."""
+"""What a row of the same phase on another kind of GPU counts for in a spread: few devices of a kind say little about its tail.
+Anything from 0.1 to 1 keeps the coverage between 70 and 90 %."""
 
 Widths = dict[str, float]
 """Prior standard deviation by kind of coefficient."""
@@ -38,8 +38,9 @@ MEANS = {
     "attend rows": 0.75,
 }  # fmt: skip
 """What is expected before any data: 80 % of the bandwidth, 50 µs and 10 µs a layer, a third of the compute rate; and that wide
-memories are harder to fill: in llama.cpp's discussion 4167, Apple chips reach 79 % of 68 GB/s and 45 % of 800 GB/s. Rows: of llama.cpp's pull request 7061, where 4096
-tokens take a Radeon RX 7900 XTX 1.4 s (Llama 3 8B) and 3.3 s (Command-R) more with that kernel than all but attention does."""
+memories are harder to fill: in llama.cpp's discussion 4167, Apple chips reach 79 % of 68 GB/s and 45 % of 800 GB/s. Rows: of
+llama.cpp's pull request 7061, where 4096 tokens take a Radeon RX 7900 XTX 1.4 s (Llama 3 8B) and 3.3 s (Command-R) more with
+that kernel than all but attention does."""
 
 COMMON = {
     "read gpu": 1.0, "read cpu": 1.0, "read bandwidth gpu": 0.1, "read bandwidth cpu": 0.2, "read bandwidth metal": 0.1,

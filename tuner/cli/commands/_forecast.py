@@ -6,7 +6,6 @@ Every figure is marked predicted (or assumed, from a data sheet), with its inter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,9 +43,6 @@ _LIMITS: Final[dict[Resource, str]] = {"compute": "the processor's arithmetic", 
 FAR_BELOW: Final = 0.3
 """Share of the binding roof below which the roof cannot be what holds a phase up."""
 
-WORTH: Final = 1.1
-"""A doubling of slots that brings less throughput than this is not worth what each user pays for it."""
-
 _REMEDIES: Final[dict[Resource, str]] = {
     "compute": "fewer prompt tokens, a faster processor or a smaller model help; faster memory does not",
     "memory bandwidth": "a smaller format, a smaller model or faster memory help; more computing power does not",
@@ -83,7 +79,7 @@ def describe_forecast(item: Forecast, ceilings: Ceilings) -> dict[str, Any]:
         "misfit": item.misfit,
         "largest_context": item.largest_context,
         "batch_knee": item.batch_knee,
-        "worthwhile_slots": find_worthwhile(item.slots).slots,
+        "worthwhile_slots": pick_worthwhile(item.slots).slots,
         "depths": [
             {
                 "depth_tokens": each.depth_tokens,
@@ -254,17 +250,16 @@ def _draw_slots(item: Forecast) -> Table:
     return table
 
 
-def find_worthwhile(slots: Sequence[SlotPoint]) -> SlotPoint:
-    """The last row of the table before doubling the slots brings less than a tenth more tokens together."""
-    for now, more in pairwise(slots):
-        if more.throughput.value < WORTH * now.throughput.value:
-            return now
-    return slots[-1]
+def pick_worthwhile(slots: Sequence[SlotPoint]) -> SlotPoint:
+    """The last row of the table before more slots bring hardly more tokens together."""
+    from tuner.roofline.curves import find_worthwhile
+
+    return slots[find_worthwhile([(each.slots, each.throughput.value) for each in slots])]
 
 
 def tell_users(slots: Sequence[SlotPoint], knee: int | None) -> str:
     """What the table of slots says, and why where reading the weights alone (up to `knee` slots) would let more share."""
-    first, worth, last = slots[0], find_worthwhile(slots), slots[-1]
+    first, worth, last = slots[0], pick_worthwhile(slots), slots[-1]
     beyond = f"{format_rate(last.throughput.value)} with {last.slots}, where each waits {format_ms(last.tpot.value)} per token"
     found = f"{format_rate(worth.throughput.value)} together, each waits {format_ms(worth.tpot.value)} per token"
     if worth is last:

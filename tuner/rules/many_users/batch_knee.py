@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import msgspec
 
+from tuner.roofline.curves import find_worthwhile
 from tuner.roofline.record import Prediction
 from tuner.rules.base import Evidence, Expected, Finding, Rule, Situation
 from tuner.rules.expectation import NOTICEABLE, compare_predictions
@@ -13,9 +14,6 @@ from tuner.rules.points import change_point, is_possible
 from tuner.runconfig import RunConfig, pad256
 from tuner.space.refusal import MOST_SLOTS
 from tuner.units import format_ms, format_rate
-
-_WORTH: Final = 1.1
-"""A doubling of slots that brings less throughput than this is not worth what each user pays for it."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,14 +106,7 @@ def predict_slots(situation: Situation) -> tuple[Slot, ...]:
 
 def find_knee(curve: tuple[Slot, ...]) -> Slot:
     """The last number of slots that was worth it: throughput grows at least in proportion to a tenth for a doubling."""
-    knee = curve[0]
-    for slot in curve[1:]:
-        gain = slot.prediction.throughput.value / knee.prediction.throughput.value
-        worth = _WORTH if slot.count >= 2 * knee.count else 1 + (_WORTH - 1) * (slot.count / knee.count - 1)
-        if gain < worth:
-            break
-        knee = slot
-    return knee
+    return curve[find_worthwhile([(slot.count, slot.prediction.throughput.value) for slot in curve])]
 
 
 def _resize(situation: Situation, count: int) -> dict[str, int]:
